@@ -41,59 +41,111 @@ export function toExplore({ model, time }: Link, filter = "", bar?: Bar): string
   return formatLink({ ...EMPTY_LINK, model, time: own, filter });
 }
 
-export function makeCharts(link: Link, overview: Overview, classes: string[]) {
-  const { bars, labels } = overview;
-  const span = Date.parse(overview.received_to ?? "") - Date.parse(overview.received_from ?? "");
-  const write = (at: string | null) => (at ? writeEdge(Date.parse(at), span) : "");
-  const part = (bar: Bar, value: number, words: string, filter: string, colour: string): Part => {
-    return { value, title: `${write(bar.received_from)}: ${words}`, href: toExplore(link, filter, bar), colour };
-  };
-  const others = labels.map(({ label }) => quoteText(label)).join(", ");
-  return {
-    edges: [write(overview.received_from), write(overview.received_to)] as const,
-    counts: bars.map((bar) => [
-      part(bar, bar.errors, writeCount(bar.errors, "error"), "NOT ok", "bad"),
-      part(bar, bar.inferences - bar.errors, writeCount(bar.inferences, "inference"), "", "plain"),
-    ]),
-    latencies: bars.map((bar) => makeLatency(bar, part)),
-    labels: bars.map((bar) => {
-      const sum = bar.labels.reduce((total, count) => total + count, bar.other_labels);
-      const show = (name: string, count: number) => `${name} ${writeShare(count / sum)}`;
-      return [
-        ...labels.map(({ label }, number) => {
-          const count = bar.labels[number] ?? 0;
-          return part(bar, count / sum || 0, show(label, count), isLabel(label), colourClass(label, classes));
-        }),
-        part(bar, bar.other_labels / sum || 0, show("other labels", bar.other_labels), `top_label NOT IN (${others})`, "hue-none"),
-      ];
-    }),
-    scores: overview.scores.map(({ low, high, inferences }, number, all): Column => {
-      const end = number === all.length - 1 ? "<=" : "<"; // the last one has its end in it
-      const filter = `top_score >= ${low} AND top_score ${end} ${high}`;
-      const title = `${low} – ${high}: ${writeCount(inferences, "inference")}`;
-      return [{ value: inferences, title, href: toExplore(link, filter), colour: "plain" }];
-    }),
-  };
+export interface Chart {
+  title: string;
+  label: string;
+  columns: Column[];
+  edges: readonly [string, string];
+  /** What is said while no part is pointed at. */
+  about: string;
+  legend: { name: string; share: number; href: string; colour: string }[];
 }
 
-export function isLabel(label: string): string {
-  return `top_label = ${quoteText(label)}`;
+type MakePart = (bar: Bar, value: number, words: string, filter: string, colour: string) => Part;
+
+/** The charts that have something to show. */
+export function makeCharts(link: Link, overview: Overview, classes: string[]): Chart[] {
+  const { bars, scores } = overview;
+  const span = Date.parse(overview.received_to ?? "") - Date.parse(overview.received_from ?? "");
+  const write = (at: string | null) => (at ? writeEdge(Date.parse(at), span) : "");
+  const part: MakePart = (bar, value, words, filter, colour) => {
+    return { value, title: `${write(bar.received_from)}: ${words}`, href: toExplore(link, filter, bar), colour };
+  };
+  const edges = [write(overview.received_from), write(overview.received_to)] as const;
+  const overTime = (title: string, about: string, label: string, columns: Column[]) => {
+    return { title, about, label, columns, edges, legend: [] as Chart["legend"] };
+  };
+  const charts = [
+    overTime("Inferences and errors", "", "Inferences and errors over time", bars.map((bar) => countBar(bar, part))),
+    overTime("Latency: p50, p95, p99", "strong p50, then p95, faint p99", "Latency over time", bars.map((bar) => timeBar(bar, part))),
+    { ...mixLabels(link, overview, classes, part), edges },
+    {
+      ...overTime("Top scores", "inferences by the score of their top label", "Inferences by top score", binScores(link, scores)),
+      edges: [String(scores[0]?.low), String(scores.at(-1)?.high)] as const,
+    },
+  ];
+  return charts.filter(({ columns }) => columns.some((column) => column.length));
+}
+
+function countBar(bar: Bar, part: MakePart): Column {
+  return [
+    part(bar, bar.errors, writeCount(bar.errors, "error"), "NOT ok", "bad"),
+    part(bar, bar.inferences - bar.errors, writeCount(bar.inferences, "inference"), "", "plain"),
+  ];
+}
+
+function timeBar(bar: Bar, part: MakePart): Column {
+  if (!bar.latency) return [];
+  const { p50, p95, p99 } = bar.latency;
+  return [
+    part(bar, p50, `p50 ${writeMilliseconds(p50)}`, `model_ms <= ${p50}`, "deep"),
+    part(bar, p95 - p50, `p95 ${writeMilliseconds(p95)}`, `model_ms > ${p50} AND model_ms <= ${p95}`, "plain"),
+    part(bar, p99 - p95, `p99 ${writeMilliseconds(p99)}`, `model_ms > ${p95}`, "pale"),
+  ];
+}
+
+function mixLabels(link: Link, { bars, labels, other_labels: others }: Overview, classes: string[], part: MakePart) {
+  const named = labels.map(({ label, inferences }) => ({
+    name: label,
+    inferences,
+    filter: `top_label = ${quoteText(label)}`,
+    colour: colourClass(label, classes),
+  }));
+  const elsewhere = `top_label NOT IN (${labels.map(({ label }) => quoteText(label)).join(", ")})`;
+  const all = others ? [...named, { name: "other labels", inferences: others, filter: elsewhere, colour: "hue-none" }] : named;
+  const sum = all.reduce((total, { inferences }) => total + inferences, 0);
+  const columns = bars.map((bar) => {
+    const counts = [...bar.labels, bar.other_labels];
+    const whole = counts.reduce((total, count) => total + count, 0) || 1;
+    return all.map(({ name, filter, colour }, number) => {
+      const share = (counts[number] ?? 0) / whole;
+      return part(bar, share, `${name} ${writeShare(share)}`, filter, colour);
+    });
+  });
+  const legend = all.map(({ name, inferences, filter, colour }) => ({ name, share: inferences / sum, href: toExplore(link, filter), colour }));
+  return { title: "Labels", about: "the top label of each", label: "Shares of the top labels over time", columns, legend };
+}
+
+function binScores(link: Link, scores: Overview["scores"]): Column[] {
+  return scores.map(({ low, high, inferences }, number) => {
+    const end = number === scores.length - 1 ? "<=" : "<"; // the last one has its end in it
+    const href = toExplore(link, `top_score >= ${low} AND top_score ${end} ${high}`);
+    return [{ value: inferences, title: `${low} – ${high}: ${writeCount(inferences, "inference")}`, href, colour: "plain" }];
+  });
+}
+
+export interface Figure {
+  name: string;
+  value: string;
+  href: string;
+}
+
+export function listFigures(link: Link, { inferences, errors, predicted, latency }: Overview): Figure[] {
+  const percentiles = latency ? (["p50", "p95", "p99"] as const).map((at) => ({
+    name: `latency, ${at}`,
+    value: writeMilliseconds(latency[at]),
+    href: toExplore(link, `model_ms >= ${latency[at]}`),
+  })) : [];
+  return [
+    { name: "inferences", value: writeCount(inferences), href: toExplore(link) },
+    { name: writeCount(errors, "error"), value: writeShare(errors / inferences), href: toExplore(link, "NOT ok") },
+    { name: "with predictions", value: writeShare(predicted / inferences), href: toExplore(link, "prediction_count > 0") },
+    ...percentiles,
+  ];
 }
 
 export function writeShare(share: number): string {
   return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
-}
-
-function makeLatency({ latency, ...bar }: Bar, part: (bar: Bar, ...rest: [number, string, string, string]) => Part): Column {
-  if (!latency) return [];
-  const { p50, p95, p99 } = latency;
-  const whole = { latency, ...bar };
-  const name = (at: string, value: number) => `${at} ${writeMilliseconds(value)}`;
-  return [
-    part(whole, p50, name("p50", p50), `model_ms <= ${p50}`, "deep"),
-    part(whole, p95 - p50, name("p95", p95), `model_ms > ${p50} AND model_ms <= ${p95}`, "plain"),
-    part(whole, p99 - p95, name("p99", p99), `model_ms > ${p95}`, "pale"),
-  ];
 }
 
 export interface Concern {

@@ -1,38 +1,18 @@
 """The overview of a model: its first page in the console, in one answer."""
 
-from datetime import datetime
-
-from pydantic import ValidationInfo, field_validator
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from inference_store.access.rights import Right
 from inference_store.index import unsettled
-from inference_store.index.registrations import Registration
 from inference_store.query.deadline import Deadline
 from inference_store.query.overview import Overview, read_overview
 from inference_store.query.preparation import QueryRequest, prepare
 
-from .access import Access, Asking
+from .access import Asking
 from .answer import Answer, Shown
 from .dependencies import Querying
-from .fields import InQuery, Parameters, Received, refuse_no_time
+from .fields import InQuery, ReceivedParameters
 from .http import OF_MODEL, ModelId
 from .inference_pages import limit_query_time
 from .routing import Router
-
-
-class OverviewParameters(Parameters):
-    """Of which window; left out: from the first inference to the last."""
-
-    received_from: Received | None = None
-    """Received then or later. With it alone, the window ends at present."""
-    received_to: Received | None = None
-    """Received before then."""
-
-    @field_validator("received_to")
-    @classmethod
-    def _holds_some_time(cls, until: datetime | None, info: ValidationInfo) -> datetime | None:
-        return refuse_no_time(until, info.data.get("received_from"))
 
 
 class ShownOverview(Overview, Shown):
@@ -52,13 +32,10 @@ _NARROW = "The overview took too long: narrow received_from and received_to."
 
 @router.add(f"GET {OF_MODEL}/overview", Right.READ, "Read the overview of a model")
 async def get_overview(
-    model_id: ModelId,
-    window: InQuery[OverviewParameters],
-    connection: Querying,
-    access: Asking,
+    model_id: ModelId, window: InQuery[ReceivedParameters], connection: Querying, access: Asking
 ) -> Answer[ShownOverview]:
     """Inferences, errors, latency, labels and scores over time, and what needs attention. Counts
-    of inferences, errors and predictions are exact; `sample` says what the others are made of."""
+    of inferences, errors and predictions are exact; `sampled` says what the others are made of."""
     model, extent = await access.find_model_to_query(connection, model_id)
     since, until = window.received_from, window.received_to
     request = QueryRequest(since=since, until=until)
@@ -66,17 +43,10 @@ async def get_overview(
     deadline = Deadline.after(access.settings.query_timeout_seconds)
     with limit_query_time("overview", _NARROW, query):
         overview = await read_overview(connection, query, deadline, since=since, until=until)
-    letters = await _count_unsettled(connection, access, model)
-    return Answer(ShownOverview.show(overview, model_id=model.model_id, **letters))
-
-
-async def _count_unsettled(
-    connection: AsyncConnection, access: Access, model: Registration
-) -> dict[str, int | None]:
-    if not access.has_right(Right.ADMIN, model):
-        return {"dead_letters": None, "parked_events": None}
-    states = {"dead_letters": ("open", "redrive"), "parked_events": ("parked",)}
-    return {
-        name: await unsettled.count_waiting(connection, model.model_id, of)
-        for name, of in states.items()
+    waiting = {"dead_letters": ("open", "redrive"), "parked_events": ("parked",)}
+    may_know, id = access.has_right(Right.ADMIN, model), model.model_id
+    counts = {
+        name: await unsettled.count_waiting(connection, id, states) if may_know else None
+        for name, states in waiting.items()
     }
+    return Answer(ShownOverview.show(overview, model_id=id, **counts))

@@ -12,7 +12,6 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any, Final, TypeAlias
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from pydantic import Field
 from sqlalchemy import ColumnElement, Select, func, select, true
@@ -24,7 +23,7 @@ from inference_store.index.tables import inference, label, prediction
 from inference_store.inference.events import SIDES, uid_floor
 from inference_store.inference.field_docs import Stored
 
-from .aggregates.bins import automatic, exact, fit_width, percentile, starts
+from .aggregates.bins import automatic, automatic_times, exact, percentile
 from .aggregates.run import find_end
 from .bars import Tally, count_in_bars
 from .deadline import (
@@ -50,9 +49,9 @@ _NEWEST: Final = 12
 _PROBLEMS: Final = (*(f"{side}_problem" for side in SIDES), "problem")
 _MOST_PROBLEMS: Final = 10
 _AT: Final = (50, 95, 99)
-_UTC: Final = ZoneInfo("UTC")
 _Slot: TypeAlias = tuple[int, datetime, datetime]
 """A part of a bar, which has a number."""
+# In the order of the index, whatever the planner thinks of ranges that it does not know yet.
 _BY_INDEX: Final = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off"}
 
 
@@ -75,46 +74,32 @@ class OverviewBar(Stored):
     predicted: int
     """Of which have a prediction."""
     sampled: int
-    """How many the latency and the labels are made of; if fewer than `inferences`, these are
-    estimates."""
+    """How many of them latency and labels are made of; if not all, these are estimates."""
     latency: Latency | None
     """Null where no latency is known."""
     labels: list[int]
-    """Inferences whose `top_label` it is, of each of the overview's `labels`."""
+    """Inferences that have each of the overview's `labels` as their `top_label`."""
     other_labels: int
-    """Inferences with another `top_label`."""
+    """Inferences that have another one."""
 
 
-class LabelShare(Stored):
-    """A `top_label`."""
+class LabelCount(Stored):
+    """Inferences with a `top_label`."""
 
     label: str
     inferences: int
-    share: float
-    """Of the inferences that have a `top_label`."""
 
 
 class ScoreBin(Stored):
-    """Inferences whose `top_score` is between two bounds: the first is in it, the second is not,
-    but for the last bin."""
+    """Inferences whose `top_score` is at least `low` and below `high`; the last bin has both."""
 
     low: float
     high: float
     inferences: int
 
 
-class Sampled(Stored):
-    """What the latency, labels, scores and problems were read of."""
-
-    inferences: int
-    of: int
-    estimated: bool
-    """Whether not all were read, so that these figures are estimates. All else is exact."""
-
-
 class CaptureProblem(Stored):
-    """What is wrong with captured requests or responses, as `request_problem` and
-    `response_problem` have it, or with responses that could not be read, as `problem` says."""
+    """Inferences with a value of `request_problem`, `response_problem` or `problem`."""
 
     property: str = Field(examples=["request_problem"])
     value: str = Field(examples=["broken_off"])
@@ -130,18 +115,20 @@ class Overview(Stored):
     inferences: int
     errors: int
     predicted: int
-    predicted_share: float | None
+    sampled: int
+    """How many of them latency, labels, scores and problems are made of. All else is exact."""
+    estimated: bool
+    """Whether these are not all."""
     latency: Latency | None
     bars: list[OverviewBar]
     """The window in spans of one round width."""
-    labels: list[LabelShare]
+    labels: list[LabelCount]
     """The most frequent ones, the most frequent first."""
     other_labels: int
     scores: list[ScoreBin]
-    sample: Sampled
+    problems: list[CaptureProblem]
     newest: list[UUID]
     """The uids of the newest inferences that have a prediction."""
-    problems: list[CaptureProblem]
 
 
 async def read_overview(
@@ -183,8 +170,7 @@ async def _choose_bounds(
     else:
         end = await find_end(connection, query, deadline, newest=True)
         last = max(end or begin, datetime.now(UTC) if since else begin, begin)
-    width = fit_width(max(last - begin, timedelta(seconds=MOST_BARS)), MOST_BARS)
-    first, *inner, end = starts(width, _UTC, begin, last, most=2 * MOST_BARS)
+    first, *inner, end = automatic_times(begin, last, MOST_BARS, least=timedelta(seconds=1))
     return [since or first, *inner, until or end]
 
 
@@ -271,48 +257,43 @@ class _Reader:
         return [test_unmarked(here, uid)] if self._query.marks else []
 
     async def _fetch(self, statement: Select[Any], what: str) -> list[Any]:
-        # in the order of the index, whatever the planner thinks of ranges that it does not know
-        return await fetch(
-            self._connection, statement, self._deadline, what=what, settings=_BY_INDEX
-        )
+        how: dict[str, Any] = {"what": what, "settings": _BY_INDEX}
+        return await fetch(self._connection, statement, self._deadline, **how)
 
 
 # What the sample says: each row stands for as many inferences of its bar as there are to one read.
 
 
 class _Sample:
-    """The rows that were read of each bar, and how many inferences each stands for."""
-
     def __init__(self, rows: Sequence[Any], tallies: Sequence[Tally]) -> None:
         self.rows = rows
         self.read = Counter(row.bar for row in rows)
-        self._all = [tally.inferences for tally in tallies]
-
-    def weigh(self, bar: int) -> float:
-        """Return how many inferences a row of the bar stands for."""
-        return self._all[bar] / self.read[bar]
+        self._weights = {bar: tallies[bar].inferences / n for bar, n in self.read.items()}
 
     def estimate(self, marked: Iterable[tuple[int, Hashable]]) -> dict[tuple[int, Any], float]:
         """Return how many inferences of each bar have each mark, of the rows that have it."""
-        return {key: n * self.weigh(key[0]) for key, n in Counter(marked).items()}
+        return {key: n * self._weights[key[0]] for key, n in Counter(marked).items()}
 
     def sum_up(self, marked: Iterable[tuple[int, Hashable]]) -> dict[Any, int]:
-        """Return how many inferences of all bars have each mark."""
+        """Return how many inferences of all bars have each mark, the most first."""
         sums: dict[Any, float] = {}
         for (_, mark), number in self.estimate(marked).items():
             sums[mark] = sums.get(mark, 0.0) + number
-        return {mark: max(1, round(number)) for mark, number in sums.items()}
+        return {mark: round(sums[mark]) for mark in sorted(sums, key=lambda m: (-sums[m], m))}
 
-    def find_latency(self, bar: int | None = None) -> Latency | None:
-        """Return the percentiles of a bar, or of all; None: no latency is known."""
-        counts = Counter[float]()
+    def find_latencies(self) -> dict[int | None, Latency]:
+        """Return the percentiles of each bar, and of all."""
+        counts: dict[int | None, Counter[float]] = {}
         for row in self.rows:
-            if row.model_ms is not None and bar in {None, row.bar}:
+            if row.model_ms is not None:
                 # a percentile has a rank: whole thousandths of an inference
-                counts[float(row.model_ms)] += round(1_000 * self.weigh(row.bar))
-        if not counts:
-            return None
-        return Latency(**{f"p{at}": round(percentile(counts, Decimal(at)), 3) for at in _AT})
+                weight = round(1_000 * self._weights[row.bar])
+                for of in (row.bar, None):
+                    counts.setdefault(of, Counter())[float(row.model_ms)] += weight
+        return {
+            of: Latency(**{f"p{at}": round(percentile(some, Decimal(at)), 3) for at in _AT})
+            for of, some in counts.items()
+        }
 
 
 def _describe(
@@ -328,66 +309,50 @@ def _describe(
         for name in ("inferences", "errors", "predicted")
     )
     by_label = [(row.bar, names[row.top_label]) for row in rows if row.top_label in names]
-    totals = sample.sum_up(by_label)
-    top = sorted(totals, key=lambda name: (-totals[name], name))[:_LABELS]
-    labelled = sum(totals.values())
+    totals, latencies = sample.sum_up(by_label), sample.find_latencies()
+    top, others = list(totals)[:_LABELS], list(totals)[_LABELS:]
+    mix = sample.estimate((bar, name if name in top else None) for bar, name in by_label)
     return Overview(
         received_from=bounds[0] if bounds else None,
         received_to=bounds[-1] if bounds else None,
         inferences=inferences,
         errors=errors,
         predicted=predicted,
-        predicted_share=predicted / inferences if inferences else None,
-        latency=sample.find_latency(),
-        bars=_list_bars(bounds, tallies, sample, by_label, top),
-        labels=[
-            LabelShare(label=name, inferences=totals[name], share=totals[name] / labelled)
-            for name in top
+        sampled=len(rows),
+        estimated=len(rows) < inferences,
+        latency=latencies.get(None),
+        bars=[
+            OverviewBar(
+                received_from=since,
+                received_to=until,
+                inferences=tally.inferences,
+                errors=tally.errors,
+                predicted=tally.predicted,
+                sampled=sample.read[bar],
+                latency=latencies.get(bar),
+                labels=[round(mix.get((bar, name), 0)) for name in top],
+                other_labels=round(mix.get((bar, None), 0)),
+            )
+            for bar, ((since, until), tally) in enumerate(
+                zip(pairwise(bounds), tallies, strict=True)
+            )
         ],
-        other_labels=labelled - sum(totals[name] for name in top),
+        labels=[LabelCount(label=name, inferences=totals[name]) for name in top],
+        other_labels=sum(totals[name] for name in others),
         scores=_list_scores(sample),
-        sample=Sampled(inferences=len(rows), of=inferences, estimated=len(rows) < inferences),
-        newest=newest,
         problems=_list_problems(sample),
+        newest=newest,
     )
 
 
-def _list_bars(
-    bounds: Sequence[datetime],
-    tallies: Sequence[Tally],
-    sample: _Sample,
-    by_label: Sequence[tuple[int, str]],
-    top: Sequence[str],
-) -> list[OverviewBar]:
-    by_bar = sample.estimate((bar, name if name in top else None) for bar, name in by_label)
-    return [
-        OverviewBar(
-            received_from=since,
-            received_to=until,
-            inferences=tally.inferences,
-            errors=tally.errors,
-            predicted=tally.predicted,
-            sampled=sample.read[bar],
-            latency=sample.find_latency(bar),
-            labels=[round(by_bar.get((bar, name), 0)) for name in top],
-            other_labels=round(by_bar.get((bar, None), 0)),
-        )
-        for bar, ((since, until), tally) in enumerate(zip(pairwise(bounds), tallies, strict=True))
-    ]
-
-
 def _list_scores(sample: _Sample) -> list[ScoreBin]:
-    scores = [
-        (row.bar, row.top_score)
-        for row in sample.rows
-        if row.top_score is not None and isfinite(row.top_score)
-    ]
+    known = ((row.bar, row.top_score) for row in sample.rows if row.top_score is not None)
+    scores = [(bar, score) for bar, score in known if isfinite(score)]
     if not scores:
         return []
     low, high = (end(score for _, score in scores) for end in (min, max))
-    if low >= 0 and high <= 1:
-        bounds = [number / _SCORE_BINS for number in range(_SCORE_BINS + 1)]
-    else:
+    bounds = [number / _SCORE_BINS for number in range(_SCORE_BINS + 1)]
+    if low < 0 or high > 1:
         bounds = [float(bound) for bound in automatic(exact(low), exact(high), _SCORE_BINS)]
     last = len(bounds) - 2
     bins = sample.sum_up((bar, min(bisect_right(bounds, score) - 1, last)) for bar, score in scores)
@@ -404,8 +369,7 @@ def _list_problems(sample: _Sample) -> list[CaptureProblem]:
         for name in _PROBLEMS
         if (value := getattr(row, name)) is not None
     )
-    problems = [
-        CaptureProblem(property=name, value=value, inferences=number)
-        for (name, value), number in found.items()
+    return [
+        CaptureProblem(property=name, value=value, inferences=max(1, found[name, value]))
+        for name, value in list(found)[:_MOST_PROBLEMS]
     ]
-    return sorted(problems, key=lambda one: -one.inferences)[:_MOST_PROBLEMS]

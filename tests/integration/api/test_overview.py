@@ -80,9 +80,9 @@ def _check_counts(answer: Any, inferences: Sequence[NewInference]) -> None:
             len(here) - len(failed),
         )
         assert bar["sampled"] == len(here) if len(here) <= 200 else bar["sampled"] <= 200
-    totals = (answer["inferences"], answer["errors"], answer["sample"]["of"])
     errors = sum(one.extras.ok is False for one in inferences)
-    assert totals == (len(inferences), errors, len(inferences))
+    assert (answer["inferences"], answer["errors"]) == (len(inferences), errors)
+    assert answer["estimated"] == (answer["sampled"] < len(inferences))
     newest = sorted((one for one in inferences if one.predictions), key=lambda one: one.uid)
     assert answer["newest"] == [str(one.uid) for one in reversed(newest[-12:])]
 
@@ -111,7 +111,7 @@ async def test_figures_are_those_of_the_inferences(api: Api) -> None:
     assert bool(stored) != ON_CITUS
 
     # of the burst not all were read: 300 of it are cars, 240 dogs, and 60 errors
-    assert whole["sample"]["estimated"] is True
+    assert whole["estimated"] is True
     burst = next(bar for bar in whole["bars"] if bar["inferences"] > 200)
     assert 50 <= burst["sampled"] <= 200
     names = [label["label"] for label in whole["labels"]]
@@ -124,9 +124,8 @@ async def test_what_is_read_whole_is_exact(api: Api) -> None:
     inferences = _make_inferences()[:300]
     await api.store(*inferences)
     answer = await _read(api)
-    assert answer["sample"] == {"inferences": 300, "of": 300, "estimated": False}
+    assert (answer["sampled"], answer["estimated"], answer["predicted"]) == (300, False, 270)
     assert answer["latency"] == _percentiles(inferences)
-    assert answer["predicted_share"] == 270 / 300
     tops = _tops(inferences)
     ranked = sorted(tops, key=lambda name: (-tops[name], name))
     shown = {label["label"]: label["inferences"] for label in answer["labels"]}
@@ -151,6 +150,8 @@ async def test_what_is_read_whole_is_exact(api: Api) -> None:
 async def test_bad_windows_rights_and_what_waits(api: Api, make_app: MakeApp) -> None:
     await api.store(_make(1, at(1), "car", 0.5))
     await api.call("PUT", "/v1/models/empty", {})
+    ages = {"received_from": "0001-01-01T00:00:00Z", "received_to": "9999-12-31T23:59:59.999999Z"}
+    assert (await _read(api, **ages))["inferences"] == 1
     empty = await api.read("/v1/models/empty/overview")
     assert (empty["inferences"], empty["bars"], empty["latency"]) == (0, [], None)
     for window, words in (

@@ -79,7 +79,7 @@ async def test_query_and_count(istore: Istore) -> None:
 async def test_overview(istore: Istore) -> None:
     words = ("overview", MODEL, "--since", "2026-11-01", "--until", "2026-11-11")
     [item] = read_lines((await istore.run(*words, "--json")).stdout)
-    assert (item["inferences"], item["errors"], item["sample"]["estimated"]) == (40, 4, False)
+    assert (item["inferences"], item["errors"], item["estimated"]) == (40, 4, False)
     shown = (await istore.run(*words, "--format", "table")).stdout.splitlines()
     assert shown[0] == "2026-11-01T00:00:00Z to 2026-11-11T00:00:00Z"
     assert shown[1].split() == ["inferences", "40", "█" * len(item["bars"])]

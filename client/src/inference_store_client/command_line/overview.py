@@ -45,14 +45,15 @@ def _describe(overview: Any) -> Iterator[str]:
         for at, value in (overview["latency"] or {}).items():
             spans = [(bar["latency"] or {}).get(at, 0) for bar in bars]
             yield _line(f"latency {at}", f"{value:,.1f} ms", spans)
+    labelled = overview["other_labels"] + sum(label["inferences"] for label in overview["labels"])
     for place, label in enumerate(overview["labels"]):
         counts = [bar["labels"][place] for bar in bars]
-        yield _line(label["label"], f"{label['share']:.1%}", counts)
+        yield _line(label["label"], _share(label["inferences"], labelled), counts)
     if scores := overview["scores"]:
         ends = f"{scores[0]['low']:g} to {scores[-1]['high']:g}"
         yield _line("top scores", ends, [score["inferences"] for score in scores])
-    if (sample := overview["sample"])["estimated"]:
-        of = f"{sample['inferences']:,} of {sample['of']:,} inferences"
+    if overview["estimated"]:
+        of = f"{overview['sampled']:,} of {number:,} inferences"
         yield f"Latency, labels, scores and problems are estimated from {of}."
     waiting = {name: overview[name] for name in ("dead_letters", "parked_events")}
     yield from (f"! {n:,} {name.replace('_', ' ')}" for name, n in waiting.items() if n)

@@ -33,12 +33,11 @@ class OverviewBar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelShare:
-    """A top label, and its share of the inferences that have one."""
+class LabelCount:
+    """Inferences with a top label."""
 
     label: str
     inferences: int
-    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +47,6 @@ class ScoreBin:
     low: float
     high: float
     inferences: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """How many inferences latency, labels, scores and problems were read of. All else is exact."""
-
-    inferences: int
-    of: int
-    estimated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +69,18 @@ class Overview:
     inferences: int
     errors: int
     predicted: int
-    predicted_share: float | None
+    sampled: int
+    """How many of them latency, labels, scores and problems are made of. All else is exact."""
+    estimated: bool
+    """Whether these are not all."""
     latency: Latency | None
     bars: tuple[OverviewBar, ...] = field(repr=False)
-    labels: tuple[LabelShare, ...]
+    labels: tuple[LabelCount, ...]
     other_labels: int
     scores: tuple[ScoreBin, ...] = field(repr=False)
-    sample: Sampled
+    problems: tuple[CaptureProblem, ...]
     newest: tuple[UUID, ...] = field(repr=False)
     """The newest that have a prediction, by uid."""
-    problems: tuple[CaptureProblem, ...]
     dead_letters: int | None
     """None: you lack the right `admin`."""
     parked_events: int | None
