@@ -64,6 +64,17 @@ class Asker:
         seconds, answer = await self._post("aggregate", body)
         return _refuse(seconds) if answer is None else Answer(seconds, len(answer["groups"]))
 
+    async def overview(self, body: Body) -> Answer:
+        """Ask for the overview of the model in the window of a body."""
+        window = {f"received_{end}": at for end, at in body.get("received_at", {}).items()}
+        began = time.perf_counter()
+        answer = await self.http.get(
+            f"{self._inferences.rpartition('/')[0]}/overview", params=window
+        )
+        seconds = time.perf_counter() - began
+        answer.raise_for_status()
+        return Answer(seconds, answer.json()["sampled"])
+
     async def look_up(self, inference_id: str) -> Answer:
         """Ask for one inference by its client's id."""
         began = time.perf_counter()

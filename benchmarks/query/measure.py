@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.results import percentile
 
 from .asker import Answer, Asker
-from .questions import AGGREGATES, Body, Case, mix, recent
+from .questions import AGGREGATES, OVERVIEWS, Body, Case, Make, mix, recent
 
 Ask = Callable[[int], Awaitable[Answer]]
 
@@ -110,6 +110,13 @@ async def measure_aggregates(asker: Asker, *, runs: int, seconds: float) -> list
             return asker.aggregate(body | recent(Random(f"{name} {number}")))
 
         line = await measure(name, "aggregate", ask, runs=runs, warming=1, seconds=seconds)
+        figures.append(_print_line(line))
+    for name, make in OVERVIEWS.items():
+
+        def look(number: int, make: Make = make, name: str = name) -> Awaitable[Answer]:
+            return asker.overview(make(Random(f"{name} {number}")))
+
+        line = await measure(name, "overview", look, runs=runs, warming=1, seconds=seconds)
         figures.append(_print_line(line))
     return figures
 

@@ -214,6 +214,14 @@ AGGREGATES: dict[str, Body] = {
 }
 
 
+# Name, and the window.
+OVERVIEWS: dict[str, Make] = {
+    "overview: everything": lambda _: {},
+    "overview: to within the last days": recent,
+    "overview: one day": _day,
+}
+
+
 def _filter(make: Callable[[Random], str]) -> Callable[[Random], Body]:
     return lambda random: {"filter": make(random)} | recent(random)
 

@@ -58,6 +58,7 @@ def list_pages(console: Console, operated: Operated) -> list[tuple[str, str]]:
     queries = ["", "?v=table", f"?sel={inference['uid']}", "?f=nothing%20%3D%201"]
     queries += ["?v=patches", "?g=data_source", f"?sel={inference['uid']}&with={other['uid']}"]
     pages = ["", *(f"#/m/{STREET}{query}" for query in queries), f"#/m/{SMALL}?v=map"]
+    pages += [f"#/m/{STREET}/overview", "#/m/planted/overview", "#/m/gone/overview"]
     pages += ["#/m/planted", "#/m/planted?v=table", "#/m/gone", f"#/compare?a={SMALL}&b={STREET}"]
     names = ("accounting", "dead-letters", "holds", "erasures", "exports", "certificates")
     lists = (*names, "certificates/1", "audit", "reconcile", "keys")

@@ -47,6 +47,7 @@ from inference_store_client.streaming import (
 )
 from inference_store_client.tables import Rows
 from inference_store_client.tagging import change_tags
+from inference_store_client.times import Time
 from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
 from inference_store_client.values.exports import (
     ErasedMember,
@@ -59,6 +60,7 @@ from inference_store_client.values.exports import (
 )
 from inference_store_client.values.inference import InferenceFields
 from inference_store_client.values.models import MetadataKey, Registration
+from inference_store_client.values.overview import Overview
 
 if TYPE_CHECKING:
     from inference_store_client.datasets import DatasetSummary
@@ -439,6 +441,11 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         path = make_path("models", self.model_id, "inferences", inference_id)
         members = yield from reading.fetch_plain(make_request("GET", path))
         return self._maker(self._inference)(members)
+
+    @asks
+    def overview(self, *, since: Time | None = None, until: Time | None = None) -> Steps[Overview]:
+        """Read what it did in a window: counts, latency, labels and scores over time."""
+        return reading.fetch(Overview, reading.make_overview_request(self.model_id, since, until))
 
     @asks
     def registration(self) -> Steps[Registration]:

@@ -15,10 +15,18 @@ from .json_text import Json, read_json, read_plain
 from .question import MOST_OF_A_PAGE, NEWEST_FIRST, Question
 from .requests import ANY, Request, make_path, make_request
 from .streaming import Build, collect, for_each, stream
+from .times import Time, format_instant, read_time
 from .values.answers import InferenceCount, Listing, Page
 from .values.inference import InferenceFields
 
 T = TypeVar("T")
+
+
+def make_overview_request(model_id: str, since: Time | None, until: Time | None) -> Request:
+    """Make the request of a model's overview in a window of time."""
+    window = {"received_from": since, "received_to": until}
+    params = {name: format_instant(read_time(at)) for name, at in window.items() if at is not None}
+    return make_request("GET", make_path("models", model_id, "overview"), params=params)
 
 
 def fetch(kind: type[T], request: Request) -> Steps[T]:

@@ -11,7 +11,7 @@ let pending: { question: string; answer: Promise<InferencePage> } | null = null;
 
 /** Asks, if the link is of a model. Whoever may not see it is told so by the page, which asks again. */
 export function askEarly(link: Link): void {
-  if (!link.model || link.view === "map") return;
+  if (!link.model || link.entry || link.view === "map") return;
   const answer = askPage(link, null);
   pending = { question: describe(link), answer };
   const forget = () => (pending = null);

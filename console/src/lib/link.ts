@@ -9,11 +9,14 @@ export const COMPARE = "compare";
 /** In the place of a list: the page that opens a saved view, whose id is the entry. */
 export const SAVED = "view";
 
+/** In the place of an entry: the overview of a model. */
+export const OVERVIEW = "overview";
+
 export interface Link {
   model: string;
   /** The name of a list of `lists.ts`, in place of a model. */
   list: string;
-  /** The id of an entry of that list, such as an erasure. */
+  /** The id of an entry of that list, such as an erasure; of a model, its page: empty is Explore. */
   entry: string;
   /** What that page has in its address besides: `state=open&reason=no_model`. */
   search: string;
@@ -73,7 +76,7 @@ export function parseLink(fragment: string): Link {
   return {
     model: decode(model),
     list: "",
-    entry: "",
+    entry: entry === OVERVIEW ? OVERVIEW : "",
     search: "",
     filter: read("filter"),
     time: read("time"),
@@ -96,7 +99,8 @@ export function formatLink(link: Link): string {
     .filter(([name]) => link[name as keyof Link] !== EMPTY_LINK[name as keyof Link])
     .map(([name, short]) => `${short}=${encodeURIComponent(link[name as keyof Link])}`)
     .join("&");
-  return `#/m/${encodeURIComponent(link.model)}${query ? `?${query}` : ""}`;
+  const page = link.entry && !link.selected ? `/${link.entry}` : ""; // what is looked at is one of Explore's
+  return `#/m/${encodeURIComponent(link.model)}${page}${query ? `?${query}` : ""}`;
 }
 
 function formatListLink({ list, entry, search }: Link): string {

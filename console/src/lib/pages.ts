@@ -2,7 +2,7 @@
 
 import type { Component } from "svelte";
 import { showId } from "./ids.ts";
-import { COMPARE, type Link, SAVED } from "./link.ts";
+import { COMPARE, type Link, OVERVIEW, SAVED } from "./link.ts";
 import { type List, LISTS } from "./lists.ts";
 
 type PageComponent = Component<{ list: List }>;
@@ -26,6 +26,7 @@ function makePage(title: Page["title"], load: () => Promise<{ default: unknown }
 
 const MODELS = makePage(() => "", () => import("../pages/Models.svelte"), () => "");
 const EXPLORE = makePage((link) => showId(link.model), () => import("../pages/Explore.svelte"), (link) => link.model);
+const SUMMARY = makePage(EXPLORE.title, () => import("../pages/Overview.svelte"), EXPLORE.key);
 /** By the name in the place of a list. */
 const PAGES = new Map<string, Page>([
   [COMPARE, makePage(() => "Compare", () => import("../pages/Compare.svelte"), () => "")],
@@ -37,5 +38,5 @@ const PAGES = new Map<string, Page>([
 ]);
 
 export function findPage(link: Link): Page {
-  return PAGES.get(link.list) ?? (link.model ? EXPLORE : MODELS);
+  return PAGES.get(link.list) ?? (link.model ? (link.entry === OVERVIEW ? SUMMARY : EXPLORE) : MODELS);
 }

@@ -67,6 +67,12 @@ export async function askAsked(link: Link, uid: string, signal: AbortSignal): Pr
   return (await askPage({ ...link, filter, sort: "-received_at" }, null, signal, 1)).items[0] ?? null;
 }
 
+/** The newest first. */
+export async function askSome(model: string, uids: string[], signal: AbortSignal): Promise<Inference[]> {
+  const body = { inference_ids: uids.map((uid) => `uid:${uid}`), include: ["metadata", "predictions"] };
+  return (await post<InferencePage>(inferences(model, "query"), body, signal)).items;
+}
+
 export function askDrawing(model: string, uid: string, signal: AbortSignal) {
   return get<Drawing>(inferences(model, `uid:${uid}`, "drawing"), signal);
 }

@@ -23,6 +23,7 @@ from inference_store.api import (
     language,
     metadata_edits,
     models,
+    overview,
     policy_changes,
     queries,
     reconciliations,
@@ -67,6 +68,7 @@ _PARTS = (
     models,
     language,
     queries,
+    overview,
     follow,  # before the route of an inference, whose id it would be
     inferences,
     views,

@@ -13,8 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     Strict,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -45,7 +43,7 @@ from inference_store.query.preparation import QueryRequest, UnknownKeys
 from inference_store.query.properties import OPERATORS, find_operator
 
 from .access import Access
-from .fields import Parameters, Received, ScoreRange, Window, refuse_no_time
+from .fields import ReceivedParameters, ScoreRange, Window
 from .http import read_in_thread
 from .inference_models import FIELD_PATTERN, MetadataAs, ResolvedTime, split_fields
 
@@ -306,7 +304,7 @@ class InferenceQueryAcross(Models, InferenceQuery):
     """A page of the inferences of several models."""
 
 
-class InferenceLink(Parameters):
+class InferenceLink(ReceivedParameters):
     """A simple question as a link; the whole language is POST …/inferences/query."""
 
     filter: str | None = Field(default=None, examples=["frame_number > 9000 AND NOT ok"])
@@ -319,10 +317,6 @@ class InferenceLink(Parameters):
     """SHA-256 of the datum, in hexadecimal."""
     ok: bool | None = None
     """Whether the request succeeded."""
-    received_from: Received | None = None
-    """Received then or later."""
-    received_to: Received | None = None
-    """Received before then."""
     sort: Sort = NEWEST_FIRST
     """`received_at`, any other property, a metadata key, or the distance to a point:
     `distance(location, POINT(13.4 52.5))`; with `-` before it, descending."""
@@ -338,11 +332,6 @@ class InferenceLink(Parameters):
     """The fields that come back, and no others; repeat it, or separate names by commas."""
     timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None
     """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS."""
-
-    @field_validator("received_to")
-    @classmethod
-    def _holds_some_time(cls, until: datetime | None, info: ValidationInfo) -> datetime | None:
-        return refuse_no_time(until, info.data.get("received_from"))
 
     def query(self) -> InferenceQuery:
         """The same question as a body; what was not given stays so."""

@@ -98,6 +98,20 @@ class Parameters(BaseModel):
             cls.model_fields[name].description = doc
 
 
+class ReceivedParameters(Parameters):
+    """Of which inferences: a half-open span of the time in which they were received."""
+
+    received_from: Received | None = None
+    """Received then or later."""
+    received_to: Received | None = None
+    """Received before then."""
+
+    @field_validator("received_to")
+    @classmethod
+    def _holds_some_time(cls, until: datetime | None, info: ValidationInfo) -> datetime | None:
+        return refuse_no_time(until, info.data.get("received_from"))
+
+
 def by_time(at: str = "requested_at") -> Callable[[Any], tuple[str | None, str]]:
     """Return the key of lists in order of the attribute `at`, a time, and of `id`."""
     return lambda row: (format_instant(getattr(row, at)), str(row.id))

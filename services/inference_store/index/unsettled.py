@@ -198,6 +198,15 @@ async def find(
     return [_build_event(row) for row in rows]
 
 
+async def count_waiting(
+    connection: AsyncConnection, model_id: str, states: Sequence[str], *, most: int = 10_000
+) -> int:
+    """Count a model's events in these states, up to `most`."""
+    waiting = select(_HERE.id).where(_HERE.state.in_(states), _HERE.model_id == model_id)
+    query = select(func.count()).select_from(waiting.limit(most).subquery())
+    return int(await connection.scalar(query) or 0)
+
+
 async def get(
     connection: AsyncConnection, id: int, kind: Kind, *, within: AccessScope = EVERYTHING
 ) -> UnsettledEvent:

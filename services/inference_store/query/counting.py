@@ -1,4 +1,4 @@
-"""Stored counts of partitions that are no longer written: a model's inferences, by key and label.
+"""Stored counts of partitions that are no longer written: inferences by key, label and time.
 
 They stay valid without maintenance: a trigger on the partition's inferences notes any write since a
 count was begun, in the writer's own transaction, and outdated counts are not read
@@ -50,6 +50,7 @@ from inference_store.inference.events import uid_floor
 from inference_store.query.deadline import ScanRange
 
 from .aggregates.rows import by_label, without_label
+from .bars import count_span
 from .conditions import Names
 from .conditions.keys import OfKey
 from .driving import DrivingIndex
@@ -241,6 +242,7 @@ async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
         "unlabelled": unlabelled.one().n,
         "labels": few,
         "keys": await count_keys(connection, scan_range),
+        "bars": await count_span(connection, scan_range),
     }
     here = partition_count.c.id == begun_count.id
     await connection.execute(

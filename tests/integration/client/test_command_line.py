@@ -76,6 +76,20 @@ async def test_query_and_count(istore: Istore) -> None:
     assert (len(everything.stdout.splitlines()), everything.stderr) == (100, "")
 
 
+async def test_overview(istore: Istore) -> None:
+    words = ("overview", MODEL, "--since", "2026-11-01", "--until", "2026-11-11")
+    [item] = read_lines((await istore.run(*words, "--json")).stdout)
+    assert (item["inferences"], item["errors"], item["estimated"]) == (40, 4, False)
+    shown = (await istore.run(*words, "--format", "table")).stdout.splitlines()
+    assert shown[0] == "2026-11-01T00:00:00Z to 2026-11-11T00:00:00Z"
+    assert shown[1].split() == ["inferences", "40", "█" * len(item["bars"])]
+    assert shown[2].split()[:3] == ["errors", "4", "(10.0%)"]
+    named = [line.split()[0] for line in shown]
+    assert {"latency", "car", "person", "top"} <= {*named}
+    wrong = await istore.run("overview", MODEL, "--since", "soon")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+
+
 async def test_models_and_single_inferences(istore: Istore) -> None:
     listed = await istore.run("models")
     assert [item["model_id"] for item in read_lines(listed.stdout)] == [MODEL]

@@ -92,6 +92,15 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
             )
         models = await both.ask(store.models)
         keys = await both.ask(store.model(MODEL).metadata_keys)
+        window = {"since": at(0), "until": at(20 * 6 * 3600)}
+        overview = await both.ask(lambda: store.model(MODEL).overview(**window))
+    assert (overview.inferences, overview.errors, overview.received_to) == (
+        20,
+        2,
+        at(20 * 6 * 3600),
+    )
+    assert sum(bar.inferences for bar in overview.bars) == 20
+    assert [label.label for label in overview.labels] == ["person", "car"]
     assert [model.model_id for model in models] == [MODEL]
     assert "frame_number" in {key.name for key in keys}
 

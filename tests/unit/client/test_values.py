@@ -42,7 +42,7 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import NotIncluded, UnexpectedAnswer
 from inference_store_client.filters import Expression, encode_filter
 from inference_store_client.json_text import write_json
-from inference_store_client.values import answers, exports, inference, models
+from inference_store_client.values import answers, exports, inference, models, overview
 from inference_store_client.values.inference import InferenceFields, Urls, read_value
 from tests.both_clients import make_item
 from tests.client_examples import EXAMPLES, SENTENCES, list_texts
@@ -67,6 +67,12 @@ KINDS: dict[str, type[Any]] = {
     "MetadataKey": models.MetadataKey,
     "SeenType": models.SeenType,
     "Aggregate": answers.Aggregate,
+    "Overview": overview.Overview,
+    "OverviewBar": overview.OverviewBar,
+    "Latency": overview.Latency,
+    "LabelCount": overview.LabelCount,
+    "ScoreBin": overview.ScoreBin,
+    "CaptureProblem": overview.CaptureProblem,
     "Group": answers.Group,
     "OmittedGroups": answers.OmittedGroups,
     "RetentionExplanation": exports.Retention,

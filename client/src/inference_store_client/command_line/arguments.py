@@ -41,6 +41,18 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Add the model, and which of its inferences."""
     parser.add_argument("model", help="the id of the model")
     add_filter(parser)
+    add_window(parser)
+    parser.add_argument(
+        "--unknown-keys",
+        choices=(REFUSE, "empty"),
+        default=REFUSE,
+        help="a metadata key that no inference has, in a filter or as a column, is an error, or"
+        " empty (default: %(default)s)",
+    )
+
+
+def add_window(parser: argparse.ArgumentParser) -> None:
+    """Add when they were received."""
     parser.add_argument(
         "--since",
         type=parse_time,
@@ -49,13 +61,6 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--until", type=parse_time, metavar="TIME", help="received before it; as --since"
-    )
-    parser.add_argument(
-        "--unknown-keys",
-        choices=(REFUSE, "empty"),
-        default=REFUSE,
-        help="a metadata key that no inference has, in a filter or as a column, is an error, or"
-        " empty (default: %(default)s)",
     )
 
 

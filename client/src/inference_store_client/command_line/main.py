@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "query": "Show the inferences that match.",
     "count": "Count the inferences that match.",
     "aggregate": "Show counts, means and other measures of the inferences that match, by groups.",
+    "overview": "Show what a model did over time: inferences, errors, latency, labels, scores.",
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",

@@ -350,6 +350,8 @@ partition_count = Table(
     Column("labels", JSONB(none_as_null=True)),
     # inferences by key's integer: with the key, and with a value, {"3": [12, 10]}; NULL: too many
     Column("keys", JSONB(none_as_null=True)),
+    # by time, as query/bars.py writes it: {"grain": 900, "bars": {"1935360": [12, 1, 9]}}
+    Column("bars", JSONB(none_as_null=True)),
     ForeignKeyConstraint(
         ["span"], ["partition_span.name"], name="partition_count_span_fkey", ondelete="CASCADE"
     ),

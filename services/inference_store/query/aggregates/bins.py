@@ -306,14 +306,17 @@ _STEPS: Final = (
 )
 
 
-def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime, ...]:
+def automatic_times(
+    low: datetime, high: datetime, bins: int, *, least: timedelta = timedelta()
+) -> tuple[datetime, ...]:
     """Return bounds of about `bins` bins, at most two more, that contain all of [low, high].
 
-    The last instant of the calendar is in no bin: if `high` is that, it is the last bound.
+    `least`: how long each is at least. The last instant of the calendar is in no bin: if `high` is
+    that, it is the last bound.
     """
-    span = high - low
-    least = (step for step in _STEPS if step.least * bins >= span)
-    step = next(least) if span else Width(1, "second")
+    span = max(high - low, least * bins)
+    fitting = (step for step in _STEPS if step.least * bins >= span)
+    step = next(fitting) if span else Width(1, "second")
     bounds = [floor(step, _ZONE, low)]
     while bounds[-1] <= high and bounds[-1] < _LAST:
         try:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import select
@@ -24,7 +23,7 @@ from inference_store.query.deadline import (
     split_unbroken,
 )
 from inference_store.query.filters.typed import Kind
-from inference_store.query.matching import find_pieces
+from inference_store.query.matching import Query, find_pieces
 from inference_store.query.preparation import UnknownKeys
 
 from .aggregation import (
@@ -321,17 +320,25 @@ def _group(run: _Run, summed: Summed, key: Key) -> Group:
 
 async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
     """Return when the first or the last inference of all models was received."""
-    uid, ends = inference.c.uid, list[UUID]()
+    ends = [
+        end
+        for target in run.targets
+        if (end := await find_end(run.connection, target.query, run.deadline, newest=newest))
+    ]
+    return max(ends, default=None) if newest else min(ends, default=None)
+
+
+async def find_end(
+    connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
+) -> datetime | None:
+    """Return when the first or the last inference in the range was received. Raises OutOfTime."""
+    uid = inference.c.uid
     what = f"find the {'last' if newest else 'first'} inference"
-    for target in run.targets:
-        ordered = replace(target.query, newest_first=newest)
-        parts = await find_pieces(run.connection, ordered)
-        for group in split_unbroken(parts):
-            here = select(uid).where(span_around(group).of(inference)).limit(1)
-            first = here.order_by(uid.desc() if newest else uid)
-            rows = await fetch(run.connection, first, run.deadline, what=what)
-            if rows:
-                ends.append(rows[0][0])
-                break
-    end = max(ends, default=None) if newest else min(ends, default=None)
-    return None if end is None else received_at_of(end)
+    parts = await find_pieces(connection, replace(query, newest_first=newest))
+    for group in split_unbroken(parts):
+        here = select(uid).where(span_around(group).of(inference)).limit(1)
+        first = here.order_by(uid.desc() if newest else uid)
+        rows = await fetch(connection, first, deadline, what=what)
+        if rows:
+            return received_at_of(rows[0][0])
+    return None

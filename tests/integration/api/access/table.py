@@ -54,6 +54,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("DELETE", _M): Row(ADMIN, MODEL, 409),
     ("GET", f"{_M}/metadata-keys"): Row(READ, MODEL, 200),
     ("GET", f"{_M}/queryables"): Row(READ, MODEL, 200),
+    ("GET", f"{_M}/overview"): Row(READ, MODEL, 200),
     ("GET", "/v1/conformance"): Row(READ, SOME, 200, shows_stored=False),
     ("GET", f"{_M}/inferences"): Row(READ, MODEL, 200),
     ("POST", f"{_M}/inferences/query"): Row(READ, MODEL, 200, {}),

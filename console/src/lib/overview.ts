@@ -1,0 +1,172 @@
+/** The overview of a model: what is asked, and its charts, each part of which is a link to what it counts. */
+
+import { get, path } from "./api.ts";
+import { colourClass } from "./colours.ts";
+import { quoteText } from "./cql.ts";
+import { withQuery } from "./entries.svelte.ts";
+import { EMPTY_LINK, formatLink, type Link } from "./link.ts";
+import { writeCount, writeMilliseconds } from "./numbers.ts";
+import { askSome } from "./questions.ts";
+import { readSpan, writeEdge } from "./times.ts";
+import type { Inference, Schemas } from "./types.ts";
+
+export type Overview = Schemas["Overview"];
+type Bar = Overview["bars"][number];
+
+export interface Part {
+  value: number;
+  title: string;
+  href: string;
+  colour: string;
+}
+/** The parts of a column, the lowest first. */
+export type Column = Part[];
+
+export interface Shown {
+  overview: Overview;
+  newest: Inference[];
+}
+
+export async function askOverview(link: Link, signal: AbortSignal): Promise<Shown> {
+  const { from: received_from, to: received_to } = readSpan(link.time);
+  const where = withQuery(path("models", link.model, "overview"), { received_from, received_to });
+  const overview = await get<Overview>(where, signal);
+  const newest = overview.newest.length ? await askSome(link.model, overview.newest, signal) : [];
+  return { overview, newest };
+}
+
+/** Explore, of the window of the overview or a narrower one. */
+export function toExplore({ model, time }: Link, filter = "", bar?: Bar): string {
+  const own = bar ? `${bar.received_from}..${bar.received_to}` : time;
+  return formatLink({ ...EMPTY_LINK, model, time: own, filter });
+}
+
+export interface Chart {
+  title: string;
+  label: string;
+  columns: Column[];
+  edges: readonly [string, string];
+  /** What is said while no part is pointed at. */
+  about: string;
+  legend: { name: string; share: number; href: string; colour: string }[];
+}
+
+type MakePart = (bar: Bar, value: number, words: string, filter: string, colour: string) => Part;
+
+/** The charts that have something to show. */
+export function makeCharts(link: Link, overview: Overview, classes: string[]): Chart[] {
+  const { bars, scores } = overview;
+  const span = Date.parse(overview.received_to ?? "") - Date.parse(overview.received_from ?? "");
+  const write = (at: string | null) => (at ? writeEdge(Date.parse(at), span) : "");
+  const part: MakePart = (bar, value, words, filter, colour) => {
+    return { value, title: `${write(bar.received_from)}: ${words}`, href: toExplore(link, filter, bar), colour };
+  };
+  const edges = [write(overview.received_from), write(overview.received_to)] as const;
+  const overTime = (title: string, about: string, label: string, columns: Column[]) => {
+    return { title, about, label, columns, edges, legend: [] as Chart["legend"] };
+  };
+  const charts = [
+    overTime("Inferences and errors", "", "Inferences and errors over time", bars.map((bar) => countBar(bar, part))),
+    overTime("Latency: p50, p95, p99", "strong p50, then p95, faint p99", "Latency over time", bars.map((bar) => timeBar(bar, part))),
+    { ...mixLabels(link, overview, classes, part), edges },
+    {
+      ...overTime("Top scores", "inferences by the score of their top label", "Inferences by top score", binScores(link, scores)),
+      edges: [String(scores[0]?.low), String(scores.at(-1)?.high)] as const,
+    },
+  ];
+  return charts.filter(({ columns }) => columns.some((column) => column.length));
+}
+
+function countBar(bar: Bar, part: MakePart): Column {
+  return [
+    part(bar, bar.errors, writeCount(bar.errors, "error"), "NOT ok", "bad"),
+    part(bar, bar.inferences - bar.errors, writeCount(bar.inferences, "inference"), "", "plain"),
+  ];
+}
+
+function timeBar(bar: Bar, part: MakePart): Column {
+  if (!bar.latency) return [];
+  const { p50, p95, p99 } = bar.latency;
+  return [
+    part(bar, p50, `p50 ${writeMilliseconds(p50)}`, `model_ms <= ${p50}`, "deep"),
+    part(bar, p95 - p50, `p95 ${writeMilliseconds(p95)}`, `model_ms > ${p50} AND model_ms <= ${p95}`, "plain"),
+    part(bar, p99 - p95, `p99 ${writeMilliseconds(p99)}`, `model_ms > ${p95}`, "pale"),
+  ];
+}
+
+function mixLabels(link: Link, { bars, labels, other_labels: others }: Overview, classes: string[], part: MakePart) {
+  const named = labels.map(({ label, inferences }) => ({
+    name: label,
+    inferences,
+    filter: `top_label = ${quoteText(label)}`,
+    colour: colourClass(label, classes),
+  }));
+  const elsewhere = `top_label NOT IN (${labels.map(({ label }) => quoteText(label)).join(", ")})`;
+  const all = others ? [...named, { name: "other labels", inferences: others, filter: elsewhere, colour: "hue-none" }] : named;
+  const sum = all.reduce((total, { inferences }) => total + inferences, 0);
+  const columns = bars.map((bar) => {
+    const counts = [...bar.labels, bar.other_labels];
+    const whole = counts.reduce((total, count) => total + count, 0) || 1;
+    return all.map(({ name, filter, colour }, number) => {
+      const share = (counts[number] ?? 0) / whole;
+      return part(bar, share, `${name} ${writeShare(share)}`, filter, colour);
+    });
+  });
+  const legend = all.map(({ name, inferences, filter, colour }) => ({ name, share: inferences / sum, href: toExplore(link, filter), colour }));
+  return { title: "Labels", about: "the top label of each", label: "Shares of the top labels over time", columns, legend };
+}
+
+function binScores(link: Link, scores: Overview["scores"]): Column[] {
+  return scores.map(({ low, high, inferences }, number) => {
+    const end = number === scores.length - 1 ? "<=" : "<"; // the last one has its end in it
+    const href = toExplore(link, `top_score >= ${low} AND top_score ${end} ${high}`);
+    return [{ value: inferences, title: `${low} – ${high}: ${writeCount(inferences, "inference")}`, href, colour: "plain" }];
+  });
+}
+
+export interface Figure {
+  name: string;
+  value: string;
+  href: string;
+}
+
+export function listFigures(link: Link, { inferences, errors, predicted, latency }: Overview): Figure[] {
+  const percentiles = latency ? (["p50", "p95", "p99"] as const).map((at) => ({
+    name: `latency, ${at}`,
+    value: writeMilliseconds(latency[at]),
+    href: toExplore(link, `model_ms >= ${latency[at]}`),
+  })) : [];
+  return [
+    { name: "inferences", value: writeCount(inferences), href: toExplore(link) },
+    { name: writeCount(errors, "error"), value: writeShare(errors / inferences), href: toExplore(link, "NOT ok") },
+    { name: "with predictions", value: writeShare(predicted / inferences), href: toExplore(link, "prediction_count > 0") },
+    ...percentiles,
+  ];
+}
+
+export function writeShare(share: number): string {
+  return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+}
+
+export interface Concern {
+  title: string;
+  href: string;
+  isGrave: boolean;
+}
+
+/** What needs attention, each with where it is looked after. */
+export function listConcerns(link: Link, overview: Overview): Concern[] {
+  const list = (name: string, search = "") => formatLink({ ...EMPTY_LINK, list: name, search });
+  const { dead_letters: letters, parked_events: parked, errors, problems } = overview;
+  const ofModel = new URLSearchParams({ model: link.model }).toString();
+  return [
+    ...(letters ? [{ title: writeCount(letters, "dead letter"), href: list("dead-letters", ofModel), isGrave: true }] : []),
+    ...(parked ? [{ title: `${writeCount(parked, "event")} waiting for an object`, href: list("accounting"), isGrave: false }] : []),
+    ...(errors ? [{ title: writeCount(errors, "error"), href: toExplore(link, "NOT ok"), isGrave: true }] : []),
+    ...problems.map(({ property, value, inferences }) => ({
+      title: `${writeCount(inferences, "inference")} with ${property.replace("_", " ")}: ${value.replaceAll("_", " ")}`,
+      href: toExplore(link, `${property} = ${quoteText(value)}`),
+      isGrave: false,
+    })),
+  ];
+}
