@@ -1,6 +1,6 @@
 """Configures Sphinx, which builds the docs as a site: `make docs`."""
 
-from typing import Final
+from typing import Any, Final
 
 from pygments.lexers.sql import SqlLexer
 from sphinx.application import Sphinx
@@ -12,6 +12,17 @@ html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
+# The header, as the console and the API's page have it.
+html_theme_options: Final = {
+    "light_css_variables": {
+        "color-announcement-background": "#ffffff",
+        "color-announcement-text": "#171b21",
+    },
+    "dark_css_variables": {
+        "color-announcement-background": "#151a21",
+        "color-announcement-text": "#e6e9ee",
+    },
+}
 extensions = ["myst_parser"]
 # Links to headings down to this level are checked.
 myst_heading_anchors = 4
@@ -31,7 +42,19 @@ def _link_pages(_: Sphinx, name: str, source: list[str]) -> None:
         source[0] = source[0].replace(f"]({up}{file}", f"]({up}{page}")
 
 
+def _add_header(
+    _: Sphinx, name: str, _template: str, context: dict[str, Any], _page: object
+) -> None:
+    """Lead from each page to the console and the API's page, which are beside the site's folder."""
+    up = "../" * (name.count("/") + 1)
+    context["theme_announcement"] = (
+        f'<nav style="text-align: left" aria-label="Places"><a href="{up}console/">Console</a>'
+        f' · <b>Docs</b> · <a href="{up}reference">API</a></nav>'
+    )
+
+
 def setup(app: Sphinx) -> None:
     """Connect what Sphinx calls."""
     app.add_lexer("cql2", SqlLexer)
     app.connect("source-read", _link_pages)
+    app.connect("html-page-context", _add_header)

@@ -115,7 +115,7 @@ function toUtc(text: string): string {
   return text.endsWith("Z") ? text : new Date(text).toISOString();
 }
 
-/** What the address of a new erasure has: of what, and by which filter. */
+/** What the address of a new erasure or hold has: of what, and by which filter. */
 export function readNew(search: string): { extent: Extent | null; filter: string } {
   const given = new URLSearchParams(search);
   const filter = addTime(given.get("f") ?? "", given.get("t") ?? "");

@@ -1,5 +1,6 @@
 /** Exports: how the API shows them, and how they are asked for. */
 
+import { get, toAddress } from "./api.ts";
 import type { Schemas } from "./types.ts";
 
 export type Export = Schemas["Export"];
@@ -38,6 +39,14 @@ export const FORMAT_WORDS: Record<string, string> = {
   jsonl: "JSON lines, as the API shows inferences",
   webdataset: "WebDataset, tar files to train from",
   chariot: "Chariot, JSON lines with the names of its events",
+};
+
+/** The formats that only the client writes. */
+export const DATASETS: Record<string, string> = {
+  coco: "COCO, boxes and outlines in one JSON",
+  yolo: "YOLO, a text file for each picture",
+  fiftyone: "FiftyOne, to open in its app",
+  huggingface: "Hugging Face, for datasets.load_dataset",
 };
 
 export const BLOB_WORDS: Record<string, string> = {
@@ -90,4 +99,29 @@ export function buildExport(conditions: Record<string, unknown>, draft: Draft): 
 /** What it is of, in words. */
 export function writeWhat({ filter, erased_by }: Export): string {
   return filter ?? (erased_by ? "a filter whose values an erasure took" : "everything");
+}
+
+/** What may be chosen: the values that the OpenAPI lists. */
+export interface Choices {
+  formats: string[];
+  /** What the parts have of the blobs; empty: the API has no such choice. */
+  blobs: string[];
+}
+
+interface Schema {
+  enum?: string[];
+  anyOf?: Schema[];
+}
+
+interface OpenApi {
+  components: { schemas: { ExportRequest: { properties: Record<string, Schema> } } };
+}
+
+export async function askChoices(signal: AbortSignal): Promise<Choices> {
+  const { properties } = (await get<OpenApi>(toAddress("../openapi.json"), signal)).components.schemas.ExportRequest;
+  return { formats: listValues(properties.format), blobs: listValues(properties.blobs) };
+}
+
+function listValues(schema?: Schema): string[] {
+  return schema?.enum ?? schema?.anyOf?.flatMap(listValues) ?? [];
 }

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Console, OpenPage, run_beside
 from tests.console.test_erasures import confirm, expect_steps, make_captures, trust
+from tests.console.watched_page import open_acts
 from tests.producer import Capture, Producer
 from tests.servers.environment import PREFIX
 from tests.servers.postgres import Postgres
@@ -40,7 +41,8 @@ def replace(postgres: Postgres, number: int, old: str, new: str) -> None:
 
 def erase(page: Page) -> None:
     """Erase the two that the filter finds, and follow the erasure to its end."""
-    page.get_by_role("link", name="Erase …").click()
+    open_acts(page)
+    page.get_by_role("link", name="Erase what matches …").click()
     estimate = page.get_by_role("region", name="What would go")
     expect(estimate.locator("dl").get_by_text("2", exact=True)).to_be_visible()
     expect(estimate.locator("li img")).to_have_count(2)
