@@ -228,7 +228,7 @@ def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Cons
     expect(row).to_contain_text("works")
     assert key not in page.content()
     row.get_by_role("button", name="Revoke").click()
-    page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke", exact=True).click()
     expect(row).to_contain_text("revoked")
     wait_until(lambda: not may_read(guarded, key), seconds=180, what="the key to end")
 

@@ -147,7 +147,7 @@ def test_no_page_of_exports_has_a_serious_finding(
 ) -> None:
     page = open_page(EXPLORE, scheme=scheme, narrow=narrow)
     if narrow:
-        page.get_by_role("button", name="More").click()
+        page.get_by_role("button", name="More", exact=True).click()
     open_dialog(page)
     check_page(page)
     request_lines(page, 4)

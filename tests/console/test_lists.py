@@ -214,11 +214,11 @@ def test_redrive_and_discard_one(open_page: OpenPage, console: Console, letters:
     page = open_page(f"{LETTERS}/{letters[0]}")
     before = console.ask("GET", f"/v1/dead-letters/{letters[0]}")["attempts"]
     page.get_by_role("button", name="Redrive …").click()
-    page.get_by_role("dialog").get_by_role("button", name="Redrive it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
     attempts = page.locator("dt", has_text="Attempts").locator("+ dd")
     expect(attempts).to_have_text(str(before + 1), timeout=180_000)
     page.get_by_role("button", name="Discard …").click()
     page.get_by_label("Reason").fill("a test message")
-    page.get_by_role("dialog").get_by_role("button", name="Discard it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Discard").click()
     expect(page.get_by_text("Discarded: it will never be indexed.")).to_be_visible()
     expect(page.get_by_text("a test message")).to_be_visible()

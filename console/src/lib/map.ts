@@ -15,6 +15,12 @@ export interface Cluster extends Area {
   count: number;
 }
 
+/** A cell's span; without an end it lies beyond the map. */
+interface Bin {
+  from: number | null;
+  to: number | null;
+}
+
 const EXTREMES = (["longitude", "latitude"] as const).flatMap((of) =>
   (["min", "max"] as const).map((name) => ({ function: name, of, as: `${name}_${of}` })),
 );
@@ -36,9 +42,10 @@ export async function askClusters(link: Link, across: number[], down: number[], 
     limit: 1000,
   };
   const { groups } = await askAggregate(link, question, signal);
-  return groups.flatMap(({ measures }) => {
+  return groups.flatMap(({ key, measures }) => {
+    const isInside = Object.values(key as Record<string, Bin | null>).every((bin) => bin?.from != null && bin.to != null);
     const area = readArea(measures);
-    return area ? [{ ...area, count: Number(measures.count) }] : [];
+    return isInside && area ? [{ ...area, count: Number(measures.count) }] : [];
   });
 }
 

@@ -141,7 +141,7 @@ def open_letter(page: Page) -> None:
 
 def redrive(page: Page) -> None:
     page.get_by_role("button", name="Redrive …").click()
-    page.get_by_role("dialog").get_by_role("button", name="Redrive it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
 
 
 def test_a_poison_event_is_redriven_after_a_repair(open_page: OpenPage, console: Console) -> None:
