@@ -46,6 +46,8 @@ export function complete(before: string, known: Queryables): Completion {
   const names = isInPrediction(before) ? known.$defs.prediction.properties : known.properties;
   const joined = AFTER_COMPARISON.exec(before);
   if (joined) return completeWord(before, joined[1] ?? "", findDepth(before) > 0 ? ["AND", "OR", ")"] : ["AND", "OR"]);
+  const between = /\bBETWEEN\s+\S+\s+([A-Za-z]*)$/i.exec(before);
+  if (between) return completeWord(before, between[1] ?? "", ["AND"]);
   const value = AFTER_OPERATOR.exec(before);
   if (value) return completeValue(before, value[2] ?? "", findByText(names, value[1] ?? ""));
   const operator = AFTER_NAME.exec(before);

@@ -50,7 +50,7 @@ export function mayCancel(erasure: Erasure): boolean {
   return erasure.deleting_since === null && CANCELLABLE.includes(erasure.state);
 }
 
-const PHASES = ["Asked for", "Hidden from queries", "Deleted and checked", "Certified"] as const;
+const PHASES = ["Requested", "Hidden from queries", "Deleted and checked", "Certified"] as const;
 
 /** Its phases; without a key that signs, there is no certificate. */
 export function listPhases({ state }: Erasure): readonly string[] {

@@ -43,7 +43,7 @@ def erase(page: Page) -> None:
     """Erase the two that the filter finds, and follow the erasure to its end."""
     open_acts(page)
     page.get_by_role("link", name="Erase what matches …").click()
-    estimate = page.get_by_role("region", name="What would go")
+    estimate = page.get_by_role("region", name="What would be erased")
     expect(estimate.locator("dl").get_by_text("2", exact=True)).to_be_visible()
     expect(estimate.locator("li img")).to_have_count(2)
     button = page.get_by_role("button", name="Erase 2")
