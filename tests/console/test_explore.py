@@ -67,6 +67,7 @@ def test_names_and_values_are_completed(open_page: OpenPage) -> None:
     box.press_sequentially("= ")
     page.get_by_role("option", name="'camera-1'").click()
     box.press("Escape")
+    box.press("Escape")  # what is typed waits for Enter
     box.press("Enter")
     expect(page).to_have_url(re.compile("f=data_source%20%3D%20'camera-1'"))
     expect(page.get_by_text("43 inferences", exact=True)).to_be_visible()
@@ -97,6 +98,19 @@ def test_what_is_typed_at_once_follows_the_suggestion(open_page: OpenPage) -> No
     page.evaluate("() => late.forEach((draw) => draw())")
     box.press_sequentially(" AND ok")
     expect(box).to_have_value("data_source = 'camera-1' AND ok")
+
+
+def test_a_silent_api_is_said(open_page: OpenPage) -> None:
+    page = open_page()
+    page.clock.install()
+    page.route("**/inferences/query", lambda _: None)
+    page.get_by_role("main").get_by_role("link", name=STREET, exact=True).click()
+    expect(page.get_by_text("Loading …")).to_be_visible()
+    page.clock.fast_forward(5000)
+    said = page.get_by_text("The API has not answered for 5 seconds.")
+    expect(said).to_contain_text("You can still use what this page already shows")
+    page.get_by_role("link", name="Inference Store").click()
+    expect(said).to_have_count(0)
 
 
 def test_a_field_is_counted_when_it_is_opened_and_filters(open_page: OpenPage) -> None:

@@ -2,7 +2,10 @@
 
 import json
 import re
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +72,21 @@ def test_exports_what_matches_and_downloads_it(open_page: OpenPage, console: Con
     expect(row).to_contain_text(MODEL)
     expect(row).to_contain_text("frame_number < 4")
     expect(row).to_contain_text("done")
+
+
+def test_a_dataset_is_written_by_the_copied_lines(open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page(EXPLORE)
+    expect(page.locator(".tile")).to_have_count(4)
+    page.on("request", lambda request: counted.append(request.url))
+    counted: list[str] = []
+    open_dialog(page)
+    page.get_by_label("Format").select_option("coco")
+    program = page.get_by_role("region", name="Python").locator("pre").text_content() or ""
+    output = subprocess.check_output([sys.executable, "-c", program], text=True, cwd=tmp_path)
+    assert "4 inferences" in output
+    assert (tmp_path / "coco" / "annotations.json").is_file()
+    expect(page.get_by_role("region", name="Command line")).to_contain_text("istore export")
+    assert not [url for url in counted if url.endswith("/count")]  # the page knew the number
 
 
 def test_parts_are_deleted_on_request(open_page: OpenPage) -> None:

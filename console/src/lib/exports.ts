@@ -1,6 +1,5 @@
 /** Exports: how the API shows them, and how they are asked for. */
 
-import { get, toAddress } from "./api.ts";
 import type { Schemas } from "./types.ts";
 
 export type Export = Schemas["Export"];
@@ -99,29 +98,4 @@ export function buildExport(conditions: Record<string, unknown>, draft: Draft): 
 /** What it is of, in words. */
 export function writeWhat({ filter, erased_by }: Export): string {
   return filter ?? (erased_by ? "a filter whose values an erasure took" : "everything");
-}
-
-/** What may be chosen: the values that the OpenAPI lists. */
-export interface Choices {
-  formats: string[];
-  /** What the parts have of the blobs; empty: the API has no such choice. */
-  blobs: string[];
-}
-
-interface Schema {
-  enum?: string[];
-  anyOf?: Schema[];
-}
-
-interface OpenApi {
-  components: { schemas: { ExportRequest: { properties: Record<string, Schema> } } };
-}
-
-export async function askChoices(signal: AbortSignal): Promise<Choices> {
-  const { properties } = (await get<OpenApi>(toAddress("../openapi.json"), signal)).components.schemas.ExportRequest;
-  return { formats: listValues(properties.format), blobs: listValues(properties.blobs) };
-}
-
-function listValues(schema?: Schema): string[] {
-  return schema?.enum ?? schema?.anyOf?.flatMap(listValues) ?? [];
 }
