@@ -105,7 +105,7 @@ def test_a_silent_api_is_said(open_page: OpenPage) -> None:
     page.clock.install()
     page.route("**/inferences/query", lambda _: None)
     page.get_by_role("main").get_by_role("link", name=STREET, exact=True).click()
-    expect(page.get_by_text("Loading …")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Filter")).to_be_visible()
     page.clock.fast_forward(5000)
     said = page.get_by_text("The API has not answered for 5 seconds.")
     expect(said).to_contain_text("You can still use what this page already shows")

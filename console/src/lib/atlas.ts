@@ -24,6 +24,8 @@ export interface Name {
   isCity: boolean;
 }
 
+/** The largest first. */
+const CITIES = (cities as [string, number, number][]).map(([name, ...at]): { name: string; at: Position } => ({ name, at }));
 const LETTER_PX = 6.4;
 const LINE_PX = 15;
 const MOST_NAMES = 70;
@@ -79,7 +81,7 @@ function holds({ west, south, east, north }: Area, [x = 0, y = 0]: Position): bo
 export function chooseNames(area: Area, countries: Country[], project: (at: [number, number]) => [number, number] | null): Name[] {
   const width = area.east - area.west;
   const named = width < NARROWEST_WITH_COUNTRIES ? [] : countries.filter(({ at }) => holds(area, at)).sort((a, b) => measure(b) - measure(a));
-  const towns = width > WIDEST_WITH_CITIES ? [] : listCities().filter(({ at }) => holds(area, at)).slice(0, 2 * MOST_NAMES);
+  const towns = width > WIDEST_WITH_CITIES ? [] : CITIES.filter(({ at }) => holds(area, at)).slice(0, 2 * MOST_NAMES);
   const taken: Area[] = [];
   const names: Name[] = [];
   for (const [{ name, at }, isCity] of [...named.map((each) => [each, false] as const), ...towns.map((each) => [each, true] as const)]) {
@@ -93,15 +95,11 @@ export function chooseNames(area: Area, countries: Country[], project: (at: [num
   return names;
 }
 
-function listCities(): { name: string; at: Position }[] {
-  return (cities as [string, number, number][]).map(([name, ...at]) => ({ name, at }));
-}
-
 /** The nearest of the cities, and how far it is. */
 export function findNearest([x, y]: [number, number]): { name: string; km: number } {
   const squeeze = Math.cos((y * Math.PI) / 180);
   const far = ([east = 0, north = 0]: Position) => Math.hypot((east - x) * squeeze, north - y);
-  const { name, at } = listCities().reduce((best, each) => (far(each.at) < far(best.at) ? each : best));
+  const { name, at } = CITIES.reduce((best, each) => (far(each.at) < far(best.at) ? each : best));
   return { name, km: (far(at) * Math.PI * EARTH_KM) / 180 };
 }
 
