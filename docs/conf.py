@@ -1,7 +1,7 @@
 """Configures Sphinx, which builds the docs as a site: `make docs`."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pygments.lexers.sql import SqlLexer
 from sphinx.application import Sphinx
@@ -17,6 +17,17 @@ html_static_path = ["_static"]
 html_js_files = [("copy.js", {"defer": "defer"})]
 html_css_files = ["copy.css"]
 html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")
+# The header, as the console and the API's page have it.
+html_theme_options: Final = {
+    "light_css_variables": {
+        "color-announcement-background": "#ffffff",
+        "color-announcement-text": "#171b21",
+    },
+    "dark_css_variables": {
+        "color-announcement-background": "#151a21",
+        "color-announcement-text": "#e6e9ee",
+    },
+}
 extensions = ["myst_parser"]
 # Links to headings down to this level are checked.
 myst_heading_anchors = 4
@@ -36,7 +47,19 @@ def _link_pages(_: Sphinx, name: str, source: list[str]) -> None:
         source[0] = source[0].replace(f"]({up}{file}", f"]({up}{page}")
 
 
+def _add_header(
+    _: Sphinx, name: str, _template: str, context: dict[str, Any], _page: object
+) -> None:
+    """Lead from each page to the console and the API's page, which are beside the site's folder."""
+    up = "../" * (name.count("/") + 1)
+    context["theme_announcement"] = (
+        f'<nav style="text-align: left" aria-label="Places"><a href="{up}console/">Console</a>'
+        f' · <b>Docs</b> · <a href="{up}reference">API</a></nav>'
+    )
+
+
 def setup(app: Sphinx) -> None:
     """Connect what Sphinx calls."""
     app.add_lexer("cql2", SqlLexer)
     app.connect("source-read", _link_pages)
+    app.connect("html-page-context", _add_header)

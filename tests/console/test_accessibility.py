@@ -15,7 +15,7 @@ from .test_lists import publish
 from .watched_page import LOOKS, check_page
 
 MODEL = "operated"
-CONTENT = "article, .tile, tbody tr, .large, .cell, [role=alert], .trouble, .none, [data-step]"
+CONTENT = "article, .tile, tbody tr, .large, .cluster, [role=alert], .trouble, .none, [data-step]"
 
 
 @dataclass(frozen=True, slots=True)

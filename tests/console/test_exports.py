@@ -2,7 +2,10 @@
 
 import json
 import re
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +29,7 @@ def cameras(console: Console) -> None:
 def open_dialog(page: Page) -> None:
     """Open the dialog of a new export, and wait for the number that matches."""
     page.get_by_role("button", name="Export …").click()
-    expect(page.get_by_role("dialog", name="Export")).to_contain_text("match now")
+    expect(page.get_by_role("dialog", name="Export")).to_contain_text("match.")
 
 
 def request_lines(page: Page, count: int) -> None:
@@ -55,7 +58,7 @@ def find_last(console: Console) -> Any:
 def test_exports_what_matches_and_downloads_it(open_page: OpenPage, console: Console) -> None:
     page = open_page(EXPLORE)
     open_dialog(page)
-    expect(page.get_by_role("dialog")).to_contain_text(f"4 inferences of {MODEL} match now")
+    expect(page.get_by_role("dialog")).to_contain_text(f"4 inferences of {MODEL} match.")
     page.get_by_label("Keep the parts for").select_option("P1D")
     page.get_by_label("Predictions").uncheck()
     request_lines(page, 4)
@@ -69,6 +72,21 @@ def test_exports_what_matches_and_downloads_it(open_page: OpenPage, console: Con
     expect(row).to_contain_text(MODEL)
     expect(row).to_contain_text("frame_number < 4")
     expect(row).to_contain_text("done")
+
+
+def test_a_dataset_is_written_by_the_copied_lines(open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page(EXPLORE)
+    expect(page.locator(".tile")).to_have_count(4)
+    page.on("request", lambda request: counted.append(request.url))
+    counted: list[str] = []
+    open_dialog(page)
+    page.get_by_label("Format").select_option("coco")
+    program = page.get_by_role("region", name="Python").locator("pre").text_content() or ""
+    output = subprocess.check_output([sys.executable, "-c", program], text=True, cwd=tmp_path)
+    assert "4 inferences" in output
+    assert (tmp_path / "coco" / "annotations.json").is_file()
+    expect(page.get_by_role("region", name="Command line")).to_contain_text("istore export")
+    assert not [url for url in counted if url.endswith("/count")]  # the page knew the number
 
 
 def test_parts_are_deleted_on_request(open_page: OpenPage) -> None:
@@ -146,6 +164,8 @@ def test_no_page_of_exports_has_a_serious_finding(
     open_page: OpenPage, console: Console, scheme: str, narrow: bool
 ) -> None:
     page = open_page(EXPLORE, scheme=scheme, narrow=narrow)
+    if narrow:
+        page.get_by_role("button", name="More", exact=True).click()
     open_dialog(page)
     check_page(page)
     request_lines(page, 4)

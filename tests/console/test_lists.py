@@ -60,6 +60,7 @@ def test_value_filters_and_links_to_its_inference(open_page: OpenPage, edited: s
 
 def test_every_list_loads(open_page: OpenPage) -> None:
     page = open_page()
+    page.locator("summary", has_text="Operate").click()
     for title in LISTS:
         page.get_by_role("navigation").get_by_role("link", name=title, exact=True).click()
         expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()
@@ -130,6 +131,7 @@ def test_shows_why_the_books_do_not_close(open_page: OpenPage) -> None:
         route.fulfill(json=books)
 
     page.route("**/v1/accounting", break_books)
+    page.locator("summary", has_text="Operate").click()
     page.get_by_role("navigation").get_by_role("link", name="Accounting").click()
     expect(page.get_by_role("status")).to_contain_text("The books do not close.")
     expect(page.locator(".note.bad").last).to_contain_text("2 offsets of")
@@ -214,11 +216,11 @@ def test_redrive_and_discard_one(open_page: OpenPage, console: Console, letters:
     page = open_page(f"{LETTERS}/{letters[0]}")
     before = console.ask("GET", f"/v1/dead-letters/{letters[0]}")["attempts"]
     page.get_by_role("button", name="Redrive …").click()
-    page.get_by_role("dialog").get_by_role("button", name="Redrive it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
     attempts = page.locator("dt", has_text="Attempts").locator("+ dd")
     expect(attempts).to_have_text(str(before + 1), timeout=180_000)
     page.get_by_role("button", name="Discard …").click()
     page.get_by_label("Reason").fill("a test message")
-    page.get_by_role("dialog").get_by_role("button", name="Discard it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Discard").click()
     expect(page.get_by_text("Discarded: it will never be indexed.")).to_be_visible()
     expect(page.get_by_text("a test message")).to_be_visible()

@@ -45,7 +45,8 @@ def edit(page: Page, name: str) -> None:
 def test_saves_and_reopens_the_current_view(open_page: OpenPage, console: Console) -> None:
     page = open_page(ASKED)
     expect(page.locator("tbody tr")).to_have_count(2)
-    page.get_by_role("button", name="Save view").click()
+    page.get_by_text("Views", exact=True).click()
+    page.get_by_role("button", name="Save this view …").click()
     page.get_by_label("Name").fill("first <b>frames</b>")
     page.get_by_label("Whoever may read the model").check()
     page.get_by_role("button", name="Save", exact=True).click()
@@ -96,8 +97,8 @@ def test_concurrent_change_is_shown_and_loses_nothing(
     console.ask("PATCH", f"/v1/views/{saved['id']}", {"name": "of somebody faster"})
     page.get_by_label("Name").fill("of somebody slower")
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this view")
-    page.get_by_role("button", name="Reload it").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed it")
+    page.get_by_role("button", name="Load again").click()
     expect(page.get_by_label("Name")).to_have_value("of somebody faster")
     page.get_by_label("Name").fill("of both")
     page.get_by_role("button", name="Save", exact=True).click()
@@ -108,7 +109,8 @@ def test_concurrent_change_is_shown_and_loses_nothing(
 def test_explains_a_name_conflict(open_page: OpenPage, console: Console) -> None:
     add_view(console)
     page = open_page(MODEL)
-    page.get_by_role("button", name="Save view").click()
+    page.get_by_text("Views", exact=True).click()
+    page.get_by_role("button", name="Save this view …").click()
     page.get_by_label("Name").fill("first frames")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("choose another name")
@@ -120,6 +122,8 @@ def test_the_list_and_the_dialog_have_no_serious_finding(
 ) -> None:
     add_view(console, shared="project")
     page = open_page(MODEL, scheme=scheme, narrow=narrow)
+    if narrow:
+        page.get_by_role("button", name="More", exact=True).click()
     page.get_by_text("Views", exact=True).click()
     expect(page.get_by_role("link", name="first frames")).to_be_visible()
     check_page(page)
@@ -140,7 +144,7 @@ def test_a_reader_changes_no_view(open_page: OpenPage, console: Console, guarded
     expect(page.get_by_role("button", name="Change first frames")).to_have_count(0)
     for hidden in ("secret of the pets", "somebody's own"):
         expect(page.get_by_text(hidden)).to_have_count(0)
-    page.get_by_role("button", name="Save view").click()
+    page.get_by_role("button", name="Save this view …").click()
     expect(page.get_by_label("Only me")).to_be_checked()
     expect(page.get_by_label("Whoever may read the model")).to_be_disabled()
     page.get_by_label("Name").fill("a reader's own")

@@ -75,6 +75,11 @@ def allow_copying(page: Page) -> None:
     stop_clock(page)
 
 
+def open_acts(page: Page, what: str = "what matches") -> None:
+    """Open the menu of what erases and holds, which is apart from what looks."""
+    page.get_by_label(f"Erase or hold {what}").click()
+
+
 def stop_clock(page: Page) -> None:
     """Stop a page's clock: what it shows for a moment it shows until something else replaces it."""
     page.clock.install()

@@ -10,6 +10,7 @@ export interface Fault {
 }
 
 const LONGEST_MS = 45_000;
+const SILENT_MS = 5_000;
 /** No form of another site can send it. */
 const HEADER = "X-Inference-Store-Console";
 const ROOT = new URL("../v1/", document.baseURI);
@@ -19,6 +20,7 @@ const ADDRESS = /^(?:https?:)?\//;
 
 const SIGNED_IN = "signed-in";
 const REFUSED = "refused";
+const SILENT = "silent";
 const events = new EventTarget();
 /** How often somebody has signed in: a refusal of a request from before is no news. */
 let signIns = 0;
@@ -134,6 +136,28 @@ export function onRefusal(act: (problem: Problem) => void): () => void {
   return () => events.removeEventListener(REFUSED, hear);
 }
 
+/** Hears how many requests the API has not answered for 5 seconds, whenever that changes. */
+export function onSilence(act: (requests: number) => void): void {
+  events.addEventListener(SILENT, (event) => act((event as CustomEvent<number>).detail));
+}
+
+let silent = 0;
+
+/** Tells of a request that is not answered in time; returns what ends that. */
+function watchSilence(): () => void {
+  let told = 0;
+  const tell = (by: number) => {
+    told += by;
+    silent += by;
+    events.dispatchEvent(new CustomEvent(SILENT, { detail: silent }));
+  };
+  const later = setTimeout(() => tell(1), SILENT_MS);
+  return () => {
+    clearTimeout(later);
+    if (told) tell(-1);
+  };
+}
+
 /** The whole address of a link in an answer: a presigned one, or the api's own route. */
 export function toAddress(url: string): string {
   return new URL(url.replace(/^\/v1\//, ""), ROOT).href;
@@ -160,6 +184,7 @@ async function send(
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (revision) headers["If-Match"] = revision;
   const before = signIns;
+  const end = longestMs === null ? () => {} : watchSilence();
   let response: Response;
   try {
     response = await fetch(new URL(where, ROOT), {
@@ -171,6 +196,8 @@ async function send(
   } catch (fault) {
     if (signal?.aborted) throw fault;
     throw late.aborted ? TOO_SLOW : UNREACHABLE;
+  } finally {
+    end();
   }
   if (response.ok) return response;
   const problem = await readProblem(response);

@@ -50,7 +50,7 @@ export function mayCancel(erasure: Erasure): boolean {
   return erasure.deleting_since === null && CANCELLABLE.includes(erasure.state);
 }
 
-const PHASES = ["Asked for", "Hidden from queries", "Deleted and checked", "Certified"] as const;
+const PHASES = ["Requested", "Hidden from queries", "Deleted and checked", "Certified"] as const;
 
 /** Its phases; without a key that signs, there is no certificate. */
 export function listPhases({ state }: Erasure): readonly string[] {
@@ -115,7 +115,7 @@ function toUtc(text: string): string {
   return text.endsWith("Z") ? text : new Date(text).toISOString();
 }
 
-/** What the address of a new erasure has: of what, and by which filter. */
+/** What the address of a new erasure or hold has: of what, and by which filter. */
 export function readNew(search: string): { extent: Extent | null; filter: string } {
   const given = new URLSearchParams(search);
   const filter = addTime(given.get("f") ?? "", given.get("t") ?? "");

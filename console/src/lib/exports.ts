@@ -40,6 +40,14 @@ export const FORMAT_WORDS: Record<string, string> = {
   chariot: "Chariot, JSON lines with the names of its events",
 };
 
+/** The formats that only the client writes. */
+export const DATASETS: Record<string, string> = {
+  coco: "COCO, boxes and outlines in one JSON",
+  yolo: "YOLO, a text file for each picture",
+  fiftyone: "FiftyOne, to open in its app",
+  huggingface: "Hugging Face, for datasets.load_dataset",
+};
+
 export const BLOB_WORDS: Record<string, string> = {
   none: "Nothing",
   links: "Links: whoever has the file can read them",

@@ -2,12 +2,14 @@
 
 import type { Component } from "svelte";
 
-export const GROUPS = ["Operate", "Prove", "Access"] as const;
+/** Those below "Operate". */
+export const GROUPS = ["Run", "Prove", "Access"] as const;
 
 export interface List {
   name: string;
   title: string;
-  group: (typeof GROUPS)[number];
+  /** None: it stands beside the models. */
+  group?: (typeof GROUPS)[number];
   /** The right that one needs, over anything. */
   right: string;
   /** Whether it is needed over everything. */
@@ -22,17 +24,17 @@ export const LISTS: List[] = [
   {
     name: "accounting",
     title: "Accounting",
-    group: "Operate",
+    group: "Run",
     right: "read",
     isWide: true,
-    about: "What became of each offset, and of what producers captured.",
+    about: "Whether every offset and every capture is accounted for.",
     docs: "how-to/accounting.html",
     page: () => import("../pages/Accounting.svelte"),
   },
   {
     name: "dead-letters",
     title: "Dead letters",
-    group: "Operate",
+    group: "Run",
     right: "admin",
     about: "Events that could not be indexed.",
     docs: "how-to/accounting.html#dead-letters",
@@ -41,7 +43,7 @@ export const LISTS: List[] = [
   {
     name: "retention",
     title: "Retention",
-    group: "Operate",
+    group: "Run",
     right: "read",
     about: "How long data is kept, and what the runs deleted.",
     docs: "how-to/retention.html",
@@ -50,7 +52,7 @@ export const LISTS: List[] = [
   {
     name: "holds",
     title: "Legal holds",
-    group: "Operate",
+    group: "Run",
     right: "hold",
     about: "What must not be deleted, and why.",
     docs: "how-to/holds.html",
@@ -59,18 +61,17 @@ export const LISTS: List[] = [
   {
     name: "erasures",
     title: "Erasures",
-    group: "Operate",
+    group: "Run",
     right: "read",
-    about: "What was erased or is being erased, the newest first.",
+    about: "Past and running erasures, newest first.",
     docs: "how-to/erasures.html",
     page: () => import("../pages/Erasures.svelte"),
   },
   {
     name: "exports",
     title: "Exports",
-    group: "Operate",
     right: "export",
-    about: "Copies of inferences in the bucket, the newest first, and who was given links to them.",
+    about: "Exports to the bucket, newest first, and who downloaded them.",
     docs: "how-to/export-jobs.html",
     page: () => import("../pages/Exports.svelte"),
   },
@@ -88,7 +89,7 @@ export const LISTS: List[] = [
     title: "Audit",
     group: "Prove",
     right: "admin",
-    about: "Who did what, the newest first.",
+    about: "Who did what, newest first.",
     docs: "how-to/access.html#see-who-did-what",
     page: () => import("../pages/Audit.svelte"),
   },

@@ -1,4 +1,4 @@
-/** Where inferences are, in cells of a grid over the places that they have. */
+/** Where inferences are: clusters of those that are near each other on a map. */
 
 import type { Link } from "./link.ts";
 import { askAggregate } from "./questions.ts";
@@ -10,73 +10,58 @@ export interface Area {
   north: number;
 }
 
-export interface Cell extends Area {
+/** Its area is that of the inferences, not of the map's cell. */
+export interface Cluster extends Area {
   count: number;
 }
 
-export interface Cells {
-  cells: Cell[];
-  /** What the map shows: the places, with a margin. */
-  area: Area;
-}
-
-/** A bin of a group; one without an end lies beyond the map. */
+/** A cell's span; without an end it lies beyond the map. */
 interface Bin {
   from: number | null;
   to: number | null;
 }
 
-const ACROSS = 36;
-const DOWN = 24;
-/** The narrowest map, in degrees: about a hundred metres. */
-const LEAST = 0.001;
-const MARGIN = 0.08;
+const EXTREMES = (["longitude", "latitude"] as const).flatMap((of) =>
+  (["min", "max"] as const).map((name) => ({ function: name, of, as: `${name}_${of}` })),
+);
+/** So that an area around one place, with its digits cut, has the place in it. */
+const MARGIN = 1e-6;
 
-export async function askCells(link: Link, signal: AbortSignal): Promise<Cells | null> {
-  const area = await askArea(link, signal);
-  if (!area) return null;
-  const [x, y] = [divide(area.west, area.east, ACROSS), divide(area.south, area.north, DOWN)];
-  const { groups } = await askAggregate(link, buildQuestion(x, y), signal);
-  const cells = groups.flatMap(({ key, measures }) => {
-    const [across, down] = [key.x, key.y] as unknown as Bin[];
-    if (across?.from == null || across.to == null || down?.from == null || down.to == null) return [];
-    return [{ west: across.from, east: across.to, south: down.from, north: down.to, count: Number(measures.count) }];
-  });
-  return { cells, area };
+/** The area of all that match; null: none of them has a place. */
+export async function askArea(link: Link, signal: AbortSignal): Promise<Area | null> {
+  const { groups } = await askAggregate(link, { measures: EXTREMES }, signal);
+  return readArea(groups[0]?.measures ?? {});
 }
 
-function buildQuestion(x: number[], y: number[]) {
-  const bin = (of: string, bounds: number[], as: string) => ({ histogram: { of, bounds }, as });
-  return {
-    group_by: [bin("longitude", x, "x"), bin("latitude", y, "y")],
-    measures: [{ function: "count", as: "count" }],
+/** The clusters in the cells of a grid: `across` and `down` are the degrees where its cells meet. */
+export async function askClusters(link: Link, across: number[], down: number[], signal: AbortSignal): Promise<Cluster[]> {
+  const bin = (of: string, bounds: number[]) => ({ histogram: { of, bounds }, as: of });
+  const question = {
+    group_by: [bin("longitude", across), bin("latitude", down)],
+    measures: [{ function: "count", as: "count" }, ...EXTREMES],
     limit: 1000,
   };
+  const { groups } = await askAggregate(link, question, signal);
+  return groups.flatMap(({ key, measures }) => {
+    const isInside = Object.values(key as Record<string, Bin | null>).every((bin) => bin?.from != null && bin.to != null);
+    const area = readArea(measures);
+    return isInside && area ? [{ ...area, count: Number(measures.count) }] : [];
+  });
 }
 
-async function askArea(link: Link, signal: AbortSignal): Promise<Area | null> {
-  const measures = ["longitude", "latitude"].flatMap((of) =>
-    ["min", "max"].map((name) => ({ function: name, of, as: `${name}_${of}` })),
-  );
-  const { groups } = await askAggregate(link, { measures }, signal);
-  const extremes = groups[0]?.measures ?? {};
-  if (extremes.min_longitude == null || extremes.min_latitude == null) return null;
-  const [west, east] = widen(Number(extremes.min_longitude), Number(extremes.max_longitude), 180);
-  const [south, north] = widen(Number(extremes.min_latitude), Number(extremes.max_latitude), 90);
-  return { west, south, east, north };
-}
-
-function widen(from: number, to: number, most: number): [number, number] {
-  const margin = Math.max((to - from) * MARGIN, LEAST / 2);
-  return [Math.max(-most, from - margin), Math.min(most, to + margin)];
-}
-
-function divide(from: number, to: number, parts: number): number[] {
-  return Array.from({ length: parts + 1 }, (_, part) => from + ((to - from) * part) / parts);
+function readArea(measures: Record<string, unknown>): Area | null {
+  const read = (name: string) => (measures[name] == null ? NaN : Number(measures[name]));
+  const area = { west: read("min_longitude"), south: read("min_latitude"), east: read("max_longitude"), north: read("max_latitude") };
+  return Object.values(area).every(Number.isFinite) ? area : null;
 }
 
 /** The condition that finds what lies in an area. */
 export function writeArea({ west, south, east, north }: Area): string {
-  const text = [west, south, east, north].map((degrees) => Number(degrees.toFixed(6))).join(", ");
-  return `S_INTERSECTS(location, BBOX(${text}))`;
+  const text = [
+    Math.max(-180, west - MARGIN),
+    Math.max(-90, south - MARGIN),
+    Math.min(180, east + MARGIN),
+    Math.min(90, north + MARGIN),
+  ].map((degrees) => Number(degrees.toFixed(6)));
+  return `S_INTERSECTS(location, BBOX(${text.join(", ")}))`;
 }

@@ -2,7 +2,7 @@
 
 import { get, path, post } from "./api.ts";
 import { addCondition, quoteText } from "./cql.ts";
-import type { Link } from "./link.ts";
+import { EMPTY_LINK, type Link } from "./link.ts";
 import { readSpan } from "./times.ts";
 import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retention, Schemas } from "./types.ts";
 
@@ -83,6 +83,16 @@ export function askRetention(model: string, uid: string, signal: AbortSignal) {
 
 export function askQueryables(model: string, signal: AbortSignal) {
   return get<Queryables>(path("models", model, "queryables"), signal);
+}
+
+const MOST_VALUES = 12;
+
+/** Values of a text field that begin with what was typed, as a filter writes them. */
+export async function askValues(model: string, name: string, prefix: string, signal: AbortSignal): Promise<string[]> {
+  const measure = { function: "distinct", of: name, prefix, limit: MOST_VALUES, as: "result" };
+  const { groups } = await askAggregate({ ...EMPTY_LINK, model }, { measures: [measure] }, signal);
+  const result = groups[0]?.measures.result as { values: unknown[] } | undefined;
+  return (result?.values ?? []).map((value) => quoteText(String(value)));
 }
 
 export function blobPath(inference: Inference, blob: "data" | "response" | "metadata"): string {

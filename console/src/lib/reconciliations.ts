@@ -1,6 +1,6 @@
 /** Comparisons of the bucket with the index. */
 
-import { change, get, path } from "./api.ts";
+import { change } from "./api.ts";
 import type { Tone } from "./states.ts";
 import type { Schemas } from "./types.ts";
 
@@ -43,14 +43,6 @@ export function readOutcome(run: Reconciliation): { state: string; tone: Tone } 
   if (!isOver(run)) return { state: run.state, tone: "busy" };
   const isOff = run.books !== null && run.books.difference !== 0;
   return countFaults(run) || isOff ? { state: "they differ", tone: "warn" } : { state: "they agree", tone: "good" };
-}
-
-export function askRun(id: string, signal: AbortSignal): Promise<Reconciliation> {
-  return get(path("reconciliations", id), signal);
-}
-
-export function findingsPath(id: string): string {
-  return path("reconciliations", id, "findings");
 }
 
 /** Asks the retention service to compare; without a model, all of them. */

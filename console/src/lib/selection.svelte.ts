@@ -1,7 +1,6 @@
 /** The inferences of one model that the reader has selected. */
 
 import { quoteText } from "./cql.ts";
-import { formatLink, EMPTY_LINK } from "./link.ts";
 
 interface Pickable {
   uid: string;
@@ -30,12 +29,6 @@ class Selection {
   get filter(): string {
     const uids = [...this.ids.keys()].map(quoteText).join(", ");
     return this.ids.size === 1 ? `uid = ${uids}` : `uid IN (${uids})`;
-  }
-
-  /** The address of a new erasure or hold of these inferences. */
-  at(list: "erasures" | "holds"): string {
-    const search = new URLSearchParams({ of: `model:${this.model}`, f: this.filter }).toString();
-    return formatLink({ ...EMPTY_LINK, list, entry: "new", search });
   }
 }
 

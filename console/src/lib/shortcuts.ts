@@ -12,14 +12,14 @@ export const SHORTCUTS = {
   nextTile: { key: "j", where: "Find", words: "Go to the next inference" },
   previousTile: { key: "k", where: "Find", words: "Go to the previous inference" },
   pick: { key: "x", where: "Find", words: "Select or deselect the inference under the focus or pointer" },
-  unpick: { key: "Escape", where: "Find", words: "Select nothing" },
+  unpick: { key: "Escape", where: "Find", words: "Clear the selection" },
   next: { key: "j", where: "Look at one", words: "The next inference within the filter" },
   previous: { key: "k", where: "Look at one", words: "The previous inference within the filter" },
   pickThis: { key: "x", where: "Look at one", words: "Select or deselect this inference" },
   enlarge: { key: "+", where: "Look at one", words: "Enlarge the picture" },
-  shrink: { key: "-", where: "Look at one", words: "Make it smaller" },
-  fit: { key: "0", where: "Look at one", words: "See all of it" },
-  back: { key: "Escape", where: "Look at one", words: "Back to all of them" },
+  shrink: { key: "-", where: "Look at one", words: "Shrink the picture" },
+  fit: { key: "0", where: "Look at one", words: "Fit the picture to the window" },
+  back: { key: "Escape", where: "Look at one", words: "Back to the list" },
 } satisfies Record<string, Shortcut>;
 
 export type ShortcutName = keyof typeof SHORTCUTS;

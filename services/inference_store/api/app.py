@@ -131,6 +131,7 @@ def create_app(
     # Apps share them: a route knows its app only by the request.
     app.router.routes.extend(route for part in _PARTS for route in part.router.routes)
     app.router.routes.extend(site.list_docs_routes())
+    app.router.routes.insert(0, site.REFERENCE)  # the same page, below our header
     if settings.console == "on":
         app.router.routes.extend([*site.list_console_routes(), *sessions.list_routes()])
     complete_openapi(app, settings, _PIECES)

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -116,3 +117,26 @@ def list_docs_routes(folder: Path = SITE) -> list[BaseRoute]:
         Route(DOCS, lambda _: RedirectResponse("docs/"), include_in_schema=False),
         Mount(DOCS, DocsSite(folder)),
     ]
+
+
+_HEADER: Final = (
+    b'<nav aria-label="Places" style="padding: 10px 20px; font: 14px system-ui, sans-serif">'
+    b'<a href="console/">Console</a> \xc2\xb7 <a href="docs/">Docs</a> \xc2\xb7 <b>API</b></nav>'
+)
+_SWAGGER: Final = "static-offline-docs/swagger-ui"
+
+
+async def _show_reference(request: Request) -> Response:
+    """Show the OpenAPI, below the header that the console and the docs have too."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title="Inference Store: API",
+        oauth2_redirect_url=request.app.swagger_ui_oauth2_redirect_url,
+        swagger_js_url=f"{_SWAGGER}-bundle.js",
+        swagger_css_url=f"{_SWAGGER}.css",
+        swagger_favicon_url="static-offline-docs/favicon.png",
+    )
+    return HTMLResponse(bytes(page.body).replace(b"<body>", b"<body>" + _HEADER))
+
+
+REFERENCE: Final = Route("/reference", _show_reference, include_in_schema=False)

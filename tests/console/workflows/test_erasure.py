@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Console, OpenPage, run_beside
 from tests.console.test_erasures import confirm, expect_steps, make_captures, trust
+from tests.console.watched_page import open_acts
 from tests.producer import Capture, Producer
 from tests.servers.environment import PREFIX
 from tests.servers.postgres import Postgres
@@ -40,8 +41,9 @@ def replace(postgres: Postgres, number: int, old: str, new: str) -> None:
 
 def erase(page: Page) -> None:
     """Erase the two that the filter finds, and follow the erasure to its end."""
-    page.get_by_role("link", name="Erase …").click()
-    estimate = page.get_by_role("region", name="What would go")
+    open_acts(page)
+    page.get_by_role("link", name="Erase what matches …").click()
+    estimate = page.get_by_role("region", name="What would be erased")
     expect(estimate.locator("dl").get_by_text("2", exact=True)).to_be_visible()
     expect(estimate.locator("li img")).to_have_count(2)
     button = page.get_by_role("button", name="Erase 2")
@@ -139,7 +141,7 @@ def open_letter(page: Page) -> None:
 
 def redrive(page: Page) -> None:
     page.get_by_role("button", name="Redrive …").click()
-    page.get_by_role("dialog").get_by_role("button", name="Redrive it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
 
 
 def test_a_poison_event_is_redriven_after_a_repair(open_page: OpenPage, console: Console) -> None:

@@ -74,6 +74,7 @@ class Keyboard:
 
     def redrive(self, letter: int) -> None:
         """Redrive a dead letter whose object has come."""
+        self.choose(self.page.locator("summary", has_text="Operate"))
         self.choose(self.find_link("Dead letters"))
         self.choose(self.page.get_by_role("checkbox", name=f"Choose {letter}"), "Space")
         self.choose(self.page.get_by_role("button", name="Redrive 1 …"))
@@ -85,6 +86,7 @@ class Keyboard:
 
     def hold(self) -> None:
         self.choose(self.find_link(MODEL))
+        self.choose(self.page.get_by_label("Erase or hold these"))
         self.choose(self.page.get_by_role("link", name="Hold these …"))
         self.fill(self.page.get_by_role("textbox", name="Name", exact=True), "by keyboard")
         self.fill(self.page.get_by_role("textbox", name="Reason", exact=True), "a test")
@@ -103,6 +105,7 @@ class Keyboard:
     def erase(self) -> None:
         """Erase what is selected, and wait for the certificate."""
         self.choose(self.find_link(MODEL))
+        self.choose(self.page.get_by_label("Erase or hold these"))
         self.choose(self.page.get_by_role("link", name="Erase these …"))
         confirmation = self.page.get_by_role("textbox", name="the number of what goes")
         self.fill(confirmation, "1")
