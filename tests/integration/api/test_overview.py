@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from inference_store.access.rights import Grant
+from inference_store.access.rights import Grant, Right
 from inference_store.api.overview import ShownOverview
 from inference_store.index import api_keys
 from inference_store.inference.events.event import Extras
@@ -62,7 +62,7 @@ def _percentiles(inferences: Sequence[NewInference]) -> dict[str, float]:
 
 
 def _tops(inferences: Sequence[NewInference]) -> Counter[str]:
-    return Counter(str(one.predictions[0][0]) for one in inferences if one.predictions)  # type: ignore[index]
+    return Counter(str(one.predictions[0][0]) for one in inferences if one.predictions)
 
 
 def _check_counts(answer: Any, inferences: Sequence[NewInference]) -> None:
@@ -167,7 +167,10 @@ async def test_bad_windows_rights_and_what_waits(api: Api, make_app: MakeApp) ->
     parked = [make_rejected(n, make_event(n)) for n in (4, 5)]
     await add_quarantined(api, [*letters, other], parked)
     assert await _find_waiting(api) == (3, 2)
-    grants = [Grant(rights=("read",), model_id="model"), Grant(rights=("read",), model_id="other")]
+    grants = [
+        Grant(rights=(Right.READ,), model_id="model"),
+        Grant(rights=(Right.READ,), model_id="other"),
+    ]
     async with make_client(make_app(auth="on", api_token=TOKEN)) as guarded:
         for grant, expected in zip(grants, ((None, None), None), strict=True):
             _, secret = await api.transact(api_keys.create, "a reader", [grant], by="test")
