@@ -138,7 +138,7 @@ async def test_what_is_read_whole_is_exact(api: Api) -> None:
         mix = _tops(here)
         assert bar["labels"] == [mix[name] for name in shown]
         assert bar["other_labels"] == sum(mix[name] for name in ranked[6:])
-    scores = [one.predictions[0][1] for one in inferences if one.predictions]  # type: ignore[index]
+    scores = [one.predictions[0][1] for one in inferences if one.predictions]
     expected = Counter(min(int(score * 20 + 1e-9), 19) for score in scores)  # type: ignore[operator]
     assert [one["inferences"] for one in answer["scores"]] == [expected[n] for n in range(20)]
     assert (answer["scores"][3]["low"], answer["scores"][3]["high"]) == (0.15, 0.2)
@@ -167,10 +167,7 @@ async def test_bad_windows_rights_and_what_waits(api: Api, make_app: MakeApp) ->
     parked = [make_rejected(n, make_event(n)) for n in (4, 5)]
     await add_quarantined(api, [*letters, other], parked)
     assert await _find_waiting(api) == (3, 2)
-    grants = [
-        Grant(rights=(Right.READ,), model_id="model"),
-        Grant(rights=(Right.READ,), model_id="other"),
-    ]
+    grants = [Grant(rights=(Right.READ,), model_id=name) for name in ("model", "other")]
     async with make_client(make_app(auth="on", api_token=TOKEN)) as guarded:
         for grant, expected in zip(grants, ((None, None), None), strict=True):
             _, secret = await api.transact(api_keys.create, "a reader", [grant], by="test")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 from threading import Event
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -323,7 +324,7 @@ async def test_deletes_the_request_with_the_last_that_shares_it_or_its_blob(
 
 async def request_by_ids(engine: AsyncEngine, *those: Stored) -> Erasure:
     ids = describe_ids([f"uid:{stored.uid}" for stored in those])
-    asked = {"models": [those[0].model], "criteria": ids, "by": "someone"}
+    asked: dict[str, Any] = {"models": [those[0].model], "criteria": ids, "by": "someone"}
     return await transact(engine, request_erasure, **asked, id=uuid4(), at=ago())
 
 

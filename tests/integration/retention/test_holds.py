@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -355,8 +356,8 @@ async def request_partly_held(storing: Storing) -> tuple[progress.Erasure, list[
     """An erasure of ten by their ids, of which a hold keeps three."""
     model, doomed = await storing.begin(10, ago(days=1), name="m")
     ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
-    asked = {"models": [model], "criteria": ids, "by": "ann", "id": uuid4(), "at": ago()}
-    erasure = await storing.transact(request_erasure, **asked)
+    asked: dict[str, Any] = {"models": [model], "criteria": ids, "by": "ann"}
+    erasure = await storing.transact(request_erasure, **asked, id=uuid4(), at=ago())
     held = doomed[4:7]
     return erasure, held, await storing.hold(model, None, *(inference.uid for inference in held))
 
