@@ -8,9 +8,12 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Final
+from uuid import UUID
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, select, true
+from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -35,7 +38,6 @@ from .stored_counts import read_stored
 # Seconds. A grain divides the wider ones, so that the bars of most widths are made of it.
 _GRAINS: Final = (60, 300, 900, 3_600, 21_600, 86_400)
 _LEAST_GRAINS: Final = 60
-_WORKERS: Final = 2
 
 
 @dataclass(slots=True)
@@ -76,24 +78,33 @@ async def count_in_bars(
             uncounted.append(part)
     for run in split_unbroken(uncounted):
         statement = _select_bars(span_around(run), uids, marks=query.marks)
-        what = "count by time"
-        for bar, *counts in await fetch(
-            connection, statement, deadline, what=what, workers=_WORKERS
-        ):
-            tallies[bar - 1].add(*counts)
+        for bar, *counts in await fetch(connection, statement, deadline, what="count by time"):
+            tallies[bar].add(*counts)
     return tallies
 
 
-def _select_bars(scan_range: ScanRange, starts: Sequence[Any], *, marks: bool) -> Select[Any]:
-    row = inference.c
-    bar = func.width_bucket(row.uid, bind_many(starts, UUID_TYPE(as_uuid=True))).label("bar")
-    counts = (
-        func.count(),
-        func.count().filter(row.ok.is_(False)),
-        func.count().filter(row.prediction_count > 0),
-    )
-    tests = [test_unmarked(scan_range, row.uid)] if marks else []
-    return select(bar, *counts).where(scan_range.of(inference), *tests).group_by(bar)
+def _select_bars(scan_range: ScanRange, starts: Sequence[UUID], *, marks: bool) -> Select[Any]:
+    """Count each bar by itself: to find the bar of each row takes more than to count it."""
+    bars = [(n, scan_range.clip(*bounds)) for n, bounds in enumerate(pairwise(starts))]
+    bar = list_ranges([(n, part.lo, part.hi) for n, part in bars if not part.empty])
+    row = inference.alias()
+    counts = select(
+        func.count().label("inferences"),
+        func.count().filter(row.c.ok.is_(False)).label("errors"),
+        func.count().filter(row.c.prediction_count > 0).label("predicted"),
+    ).where(scan_range.of(row), row.c.uid >= bar.c.lo, row.c.uid < bar.c.hi)
+    tests = [test_unmarked(scan_range, row.c.uid)] if marks else []
+    counted = counts.where(*tests).lateral()
+    some = counted.c.inferences > 0
+    return select(bar.c.n, counted).join_from(bar, counted, true()).where(some)
+
+
+def list_ranges(ranges: Sequence[tuple[int, UUID, UUID]]) -> Any:
+    """Return rows of numbers and ranges of uids, `n`, `lo` and `hi`, to be joined laterally."""
+    uid = UUID_TYPE(as_uuid=True)
+    numbers, los, his = zip(*ranges, strict=True)
+    lists = bind_many(numbers, INTEGER()), bind_many(los, uid), bind_many(his, uid)
+    return func.unnest(*lists).table_valued("n", "lo", "hi").render_derived().alias("part")
 
 
 async def count_span(connection: AsyncConnection, span: ScanRange) -> dict[str, Any]:
@@ -101,9 +112,9 @@ async def count_span(connection: AsyncConnection, span: ScanRange) -> dict[str, 
     lo, hi = (_seconds(uid) for uid in (span.lo, span.hi))
     grain = max((one for one in _GRAINS if one * _LEAST_GRAINS <= hi - lo), default=_GRAINS[0])
     first, end = int(lo // grain), int(-(-hi // grain))
-    starts = [uid_floor(datetime.fromtimestamp(n * grain, UTC)) for n in range(first, end)]
+    starts = [uid_floor(datetime.fromtimestamp(n * grain, UTC)) for n in range(first, end + 1)]
     rows = await connection.execute(_select_bars(span, starts, marks=False))
-    return {"grain": grain, "bars": {str(first + bar - 1): counts for bar, *counts in rows}}
+    return {"grain": grain, "bars": {str(first + bar): counts for bar, *counts in rows}}
 
 
 def _add_stored(

@@ -4,7 +4,7 @@ many short ranges of each bar.
 """
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -14,9 +14,8 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Select, func, select, true
+from sqlalchemy import ColumnElement, Double, Select, Text, cast, select, true
 from sqlalchemy.dialects.postgresql import INTEGER
-from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference, label, prediction
@@ -25,7 +24,7 @@ from inference_store.inference.field_docs import Stored
 
 from .aggregates.bins import automatic, automatic_times, exact, percentile
 from .aggregates.run import find_end
-from .bars import Tally, count_in_bars
+from .bars import Tally, count_in_bars, list_ranges
 from .deadline import (
     Deadline,
     ScanRange,
@@ -49,8 +48,8 @@ _NEWEST: Final = 12
 _PROBLEMS: Final = (*(f"{side}_problem" for side in SIDES), "problem")
 _MOST_PROBLEMS: Final = 10
 _AT: Final = (50, 95, 99)
-_Slot: TypeAlias = tuple[int, datetime, datetime]
-"""A part of a bar, which has a number."""
+_Slot: TypeAlias = tuple[int, UUID, UUID]
+"""A part of a bar, which has a number: uids, half-open."""
 # In the order of the index, whatever the planner thinks of ranges that it does not know yet.
 _BY_INDEX: Final = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off"}
 
@@ -189,9 +188,9 @@ class _Reader:
             if tally.inferences > MOST_OF_A_BAR:
                 step = (until - since) / _SLOTS
                 ends = [*(since + n * step for n in range(_SLOTS)), until]
-                slots += [(bar, *slot) for slot in pairwise(ends)]
+                slots += [(bar, *slot) for slot in pairwise(map(uid_floor, ends))]
             elif tally.inferences:
-                few.append((bar, since, until))
+                few.append((bar, uid_floor(since), uid_floor(until)))
         rows = await self._read(few, MOST_OF_A_BAR)
         found = await self._read(slots, MOST_OF_A_BAR // _SLOTS)
         # most of such a bar came in few of its slots: more is read of these
@@ -205,23 +204,16 @@ class _Reader:
         rows: list[Any] = []
         parts = await find_pieces(self._connection, self._query) if slots else ()
         for here in map(span_around, split_unbroken(parts)):
-            ranges = [(bar, here.clip(uid_floor(lo), uid_floor(hi))) for bar, lo, hi in slots]
-            within = [(bar, part.lo, part.hi) for bar, part in ranges if not part.empty]
-            if within:
+            if within := [slot for slot in slots if slot[1] < here.hi and slot[2] > here.lo]:
                 rows += await self._fetch(self._select(here, within, most), "read a sample")
         return rows
 
-    def _select(
-        self, here: ScanRange, slots: Sequence[tuple[int, UUID, UUID]], most: int
-    ) -> Select[Any]:
-        uid = UUID_TYPE(as_uuid=True)
-        bars, los, his = zip(*slots, strict=True)
-        lists = bind_many(bars, INTEGER()), bind_many(los, uid), bind_many(his, uid)
-        slot = func.unnest(*lists).table_valued("bar", "lo", "hi").render_derived().alias("slot")
+    def _select(self, here: ScanRange, slots: Sequence[_Slot], most: int) -> Select[Any]:
+        slot = list_ranges(slots)
         row = inference.alias("row")
-        own = [
-            sql(row).label(name)
-            for name in ("model_ms", *_PROBLEMS)
+        own: list[ColumnElement[Any]] = [
+            cast(sql(row), kind).label(name)
+            for name, kind in {"model_ms": Double, **dict.fromkeys(_PROBLEMS, Text)}.items()
             if (sql := PROPERTIES[name].sql) is not None
         ]
         some = (
@@ -232,7 +224,7 @@ class _Reader:
             .limit(most)
             .lateral("some")
         )
-        return select(slot.c.bar, some).join_from(slot, some, true())
+        return select(slot.c.n.label("bar"), some).join_from(slot, some, true())
 
     async def find_newest(self) -> list[UUID]:
         """Return the newest inferences with a prediction: the first of each has the ordinal 0."""
@@ -283,13 +275,13 @@ class _Sample:
 
     def find_latencies(self) -> dict[int | None, Latency]:
         """Return the percentiles of each bar, and of all."""
-        counts: dict[int | None, Counter[float]] = {}
+        counts = defaultdict[int | None, Counter[float]](Counter)
         for row in self.rows:
             if row.model_ms is not None:
                 # a percentile has a rank: whole thousandths of an inference
                 weight = round(1_000 * self._weights[row.bar])
                 for of in (row.bar, None):
-                    counts.setdefault(of, Counter())[float(row.model_ms)] += weight
+                    counts[of][row.model_ms] += weight
         return {
             of: Latency(**{f"p{at}": round(percentile(some, Decimal(at)), 3) for at in _AT})
             for of, some in counts.items()
