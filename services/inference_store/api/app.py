@@ -35,7 +35,6 @@ from inference_store.api import (
 )
 from inference_store.api.thumbnails import ThumbnailMaker
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index.dictionary import Dictionary
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
@@ -109,7 +108,6 @@ def create_app(
     app.state.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
     app.state.ledger_watch = LedgerWatch(app.state.ledger)
     app.state.replica = Replica(engine, replica)
-    app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     app.state.authenticator = Authenticator(settings, engine)
     app.state.admission = AdmissionControl(
         "query",

@@ -1,6 +1,7 @@
 """Changes of metadata: what a caller may ask for, and what becomes of entries and blobs by it."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
@@ -125,26 +126,20 @@ class Change:
 
         `entries`: the known metadata, for an inference whose blob is missing or unreadable.
         """
-        document: Json = _make_envelope(entries)
-        if old is not None:
-            try:
-                document = read_exactly(old)
-            except UnreadableJson:
-                document = _make_envelope(entries)
-        edited = self._edit(document)
-        return write_json(edited).encode("utf-8", "surrogatepass")
+        try:
+            document = _make_envelope(entries) if old is None else read_exactly(old)
+        except UnreadableJson:
+            document = _make_envelope(entries)
+        return write_json(self._edit(document)).encode("utf-8", "surrogatepass")
 
     def _edit(self, document: Json) -> Json:
+        if isinstance(document, str) and document:
+            with suppress(UnreadableJson):
+                return self._edit(read_exactly(document))
         if isinstance(document, dict):
             return self._edit_object(document)
-        if isinstance(document, list):
-            return [item for item in document if not self._is_touched(item)] + self._format_items
-        if isinstance(document, str) and document:
-            try:
-                return self._edit(read_exactly(document))
-            except UnreadableJson:
-                return self._format_items
-        return self._format_items
+        kept = self._without(document) if isinstance(document, list) else []
+        return [*kept, *(item.model_dump() for item in self.items)]
 
     def _edit_object(self, document: dict[str, Json]) -> Json:
         if "key" in document:
@@ -161,15 +156,12 @@ class Change:
         if isinstance(section, dict):
             return {name: value for name, value in section.items() if not self.touches(name)}
         if isinstance(section, list):
-            return [item for item in section if not self._is_touched(item)]
+            return [
+                item
+                for item in section
+                if not (isinstance(item, dict) and self.touches(item.get("key")))
+            ]
         return section
-
-    def _is_touched(self, item: Json) -> bool:
-        return isinstance(item, dict) and self.touches(item.get("key"))
-
-    @property
-    def _format_items(self) -> list[Json]:
-        return [item.model_dump() for item in self.items]
 
 
 def check_change(
@@ -249,16 +241,11 @@ def change_tags(
 
 
 def _read_tags(entry: Entry) -> list[str]:
-    if entry.value is None:
-        return []
-    kind, value = type_named(entry.type), entry.value
-    if kind is not None and kind.family is not None and kind.name == "string":
-        return [value]
-    try:
-        tags = read_exactly(value)
-    except UnreadableJson:
-        tags = value
-    tags = [tags] if type(tags) is str else tags
-    if isinstance(tags, list) and all(type(tag) is str for tag in tags):
-        return [str(tag) for tag in tags]
+    tags: Json = entry.value
+    if tags is not None and entry.type not in ("str", "string"):
+        with suppress(UnreadableJson):
+            tags = read_exactly(str(tags))
+    listed = tags if isinstance(tags, list) else [] if tags is None else [tags]
+    if all(type(tag) is str for tag in listed):
+        return listed
     raise Conflict("Its metadata item `tags` is no array of texts: change that by /metadata first.")

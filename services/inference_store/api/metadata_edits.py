@@ -350,32 +350,26 @@ async def change_metadata(
     """Add metadata items, put them in the place of those with their keys, or remove items; written
     back to the metadata blob. An id that several inferences have is refused: `uid:` says which
     one."""
-    editor = make_editor(access)
-    change = check_change(body.metadata, remove=body.remove, caps=editor.caps)
+    change = check_change(body.metadata, remove=body.remove, caps=find_caps(access))
     revision = _find_revision(body, if_match)
     async with access.engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
         uid = await _find_uid(connection, registration.model, inference_id)
     wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)
-    inference = await apply(access, editor, registration, uid, wanted)
+    inference = await apply(access, registration, uid, wanted)
     assert inference is not None, "each request changes the revision"
     shown = format_inference(model_id, inference)
     return InferenceAnswer(shown, revision=inference.row["revision"])
 
 
-def make_editor(access: Access) -> Editor:
-    """Return the context of the edits of a request."""
+def find_caps(access: Access) -> MetadataCaps:
+    """Return the caps of an inference's metadata."""
     to = access.settings
-    caps = MetadataCaps(keys=to.max_keys_per_inference, blob_bytes=to.max_metadata_bytes)
-    return Editor(access.blobs, access.app.dictionary, caps)
+    return MetadataCaps(keys=to.max_keys_per_inference, blob_bytes=to.max_metadata_bytes)
 
 
 async def apply(
-    access: Access,
-    editor: Editor,
-    registration: Registration,
-    uid: UUID,
-    wanted: Edit,
+    access: Access, registration: Registration, uid: UUID, wanted: Edit
 ) -> Inference | None:
     """Change an inference's metadata, with the names before and the unused keys after it; return
     the inference, or None if it stays as it was. Raises what `edit` does.
@@ -383,6 +377,9 @@ async def apply(
     One transaction after another, never one inside another: so a request holds one connection at a
     time, and requests that wait for a second cannot empty the pool.
     """
+    # names of its own: other tasks may forget theirs
+    own = Dictionary(access.engine, most_keys=access.settings.max_keys_per_model)
+    editor = Editor(access.blobs, own, find_caps(access))
     engine, model, names = access.engine, registration.model, {registration.model: wanted.names}
     async with engine.begin() as connection:
         bucket = editor.blobs.buckets.default

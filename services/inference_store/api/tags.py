@@ -23,7 +23,7 @@ from .dependencies import querying
 from .http import INFERENCES, ModelId
 from .inference_pages import limit_query_time, set_deadline
 from .metadata_changes import TAG_NAMES, change_tags
-from .metadata_edits import Edit, apply, make_editor
+from .metadata_edits import Edit, apply, find_caps
 from .routing import Router
 
 MOST: Final = 1000
@@ -97,13 +97,13 @@ async def tag_inferences(
     array of texts: `tags = 'night'` finds them. An id that several inferences have is of all of
     them."""
     model, uids, missing = await _find(access, model_id, body)
-    editor = make_editor(access)
-    change = partial(change_tags, add=body.add, remove=body.remove, caps=editor.caps)
+    caps = find_caps(access)
+    change = partial(change_tags, add=body.add, remove=body.remove, caps=caps)
     outcomes: list[bool | RefusedTagging] = []
 
     async def tag(uid: UUID) -> bool | RefusedTagging:
         try:
-            changed = await apply(access, editor, model, uid, Edit(change, TAG_NAMES))
+            changed = await apply(access, model, uid, Edit(change, TAG_NAMES))
             return changed is not None
         except (Conflict, NotFound) as error:
             return RefusedTagging(uid=uid, detail=error.detail)

@@ -3,7 +3,7 @@
 They are resolved before the batch, in transactions of their own: read first, insert only missing
 ones (ON CONFLICT uses up identity values). A crash leaves a name that nothing uses yet.
 
-Names that no row of a model has any more are removed: they repeat what was erased. `find_unused`
+Names that no row of a model has any more are removed: they repeat what was erased. `filter_unused`
 reads without a lock. `remove_unused` reads again under two locks, in this order: that of the
 registration, of which whoever writes rows holds a share, so that none comes between the check and
 the removal; then the lock of whoever adds names. After a crash the next call finds the names. An
@@ -11,6 +11,7 @@ integer is never used twice: a writer that knows one of a removed name calls `ha
 has its share of the first lock, and resolves again.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,6 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     Table,
-    and_,
     any_,
     func,
     insert,
@@ -102,6 +102,8 @@ class Dictionary:
         self.keys = Names(KEYS, most_keys)
         self.labels = Names(LABELS, most_labels)
         self._several: set[str] = set()
+        # Tasks share the cache: one that reads an older state must not put it over a newer one.
+        self._making = asyncio.Lock()
 
     async def has_names(
         self,
@@ -109,21 +111,19 @@ class Dictionary:
         keys: Mapping[int, Iterable[str]],
         labels: Mapping[int, Iterable[str]],
     ) -> bool:
-        """Check whether every resolved name of a model still exists; if not, empty the cache.
+        """Check whether every name that a model may use is resolved and exists; if not, resolve
+        them again.
 
-        They exist until the transaction ends, if it keeps the models' registrations.
+        They exist until the transaction ends, if it keeps the models' registrations; another task
+        may empty the cache as soon as this one waits for something.
         """
         whole = True
         for names, by_model in ((self.keys, keys), (self.labels, labels)):
-            used = {
-                (model, number)
-                for model, all_names in by_model.items()
-                for name in all_names
-                if (number := names.number(model, name)) is not None
-            }
-            if used and await _count_present(connection, names.kind, used) != len(used):
-                names.forget()
-                whole = False
+            used = _collect_numbers(names, by_model)
+            present = await _find_present(connection, names.kind, used) if used else set()
+            for model, number in used - present:
+                names.by_model[model].discard(number)
+            whole &= _is_whole(names, by_model) and used == _collect_numbers(names, by_model)
         return whole
 
     def forget(self, model: int) -> None:
@@ -164,7 +164,7 @@ class Dictionary:
 
     async def _make(self, names: Names, missing: Mapping[int, set[str]]) -> None:
         try:
-            async with self._engine.begin() as connection:
+            async with self._making, self._engine.begin() as connection:
                 for model, new_names in missing.items():
                     await _make_of_model(connection, names, model, new_names)
         except BaseException:
@@ -172,14 +172,30 @@ class Dictionary:
             raise
 
 
-async def _count_present(
+def _collect_numbers(names: Names, by_model: Mapping[int, Iterable[str]]) -> set[tuple[int, int]]:
+    used = ((model, name) for model, wanted in by_model.items() for name in wanted)
+    numbers = ((model, names.number(model, name)) for model, name in used)
+    return {(model, number) for model, number in numbers if number is not None}
+
+
+def _is_whole(names: Names, by_model: Mapping[int, Iterable[str]]) -> bool:
+    """Check whether only a cap explains that a model's name has no number."""
+    return all(
+        len(names.by_model[model]) >= names.most_per_model
+        or all(names.number(model, name) is not None for name in wanted)
+        for model, wanted in by_model.items()
+    )
+
+
+async def _find_present(
     connection: AsyncConnection, kind: NameKind, used: Collection[tuple[int, int]]
-) -> int | None:
+) -> set[tuple[int, int]]:
     pairs = (_array(numbers) for numbers in zip(*used, strict=True))
-    wanted = func.unnest(*pairs).table_valued("model", "number", name="wanted").render_derived()
-    here = kind.used.c
-    same = and_(here.model == wanted.c.model, here[kind.column] == wanted.c.number)
-    return await connection.scalar(select(func.count()).select_from(kind.used).join(wanted, same))
+    wanted = func.unnest(*pairs).table_valued("model", "number", name="wanted").render_derived().c
+    number = kind.used.c[kind.column]
+    same = (kind.used.c.model == wanted.model, number == wanted.number)
+    rows = await connection.execute(select(kind.used.c.model, number).where(*same))
+    return {(row[0], row[1]) for row in rows}
 
 
 async def _make_of_model(
@@ -209,9 +225,10 @@ async def _numbers(
     query = select(table.c.name, table.c[names.kind.column]).where(
         table.c.name == any_(literal(sorted_names, ARRAY(TEXT)))
     )
+    found = {row[0]: row[1] for row in await connection.execute(query)}
     for name in sorted_names:
         names.numbers.pop(name, None)  # it may have been removed since
-    names.numbers.update({row[0]: row[1] for row in await connection.execute(query)})
+    names.numbers.update(found)
 
 
 async def _add(connection: AsyncConnection, names: Names, model: int, new_names: set[str]) -> None:
@@ -235,16 +252,10 @@ async def lock_names(connection: AsyncConnection) -> None:
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
-async def find_unused(
-    connection: AsyncConnection, kind: NameKind, model: int, *, after: int, limit: int
-) -> tuple[Sequence[int], int | None]:
-    """Return the next unused names of a model, in order of their integers, and the last one that
-    was read; None: the end."""
-    number = kind.used.c[kind.column]
-    query = select(number).where(kind.used.c.model == model, number > after)
-    numbers = (await connection.execute(query.order_by(number).limit(limit))).scalars().all()
-    unused = await filter_unused(connection, kind, model, numbers)
-    return unused, numbers[-1] if len(numbers) == limit else None
+async def list_numbers(connection: AsyncConnection, kind: NameKind, model: int) -> Sequence[int]:
+    """Return the integers of all names of a model."""
+    numbers = select(kind.used.c[kind.column]).where(kind.used.c.model == model)
+    return (await connection.execute(numbers)).scalars().all()
 
 
 async def remove_unused(

@@ -194,10 +194,6 @@ class Writer:
     ) -> tuple[Arrivals, list[tuple[ReadRecord, Outcome]]]:
         """Write the events that may be stored, in the caller's transaction; return the others."""
         await keep(connection, reads)
-        items = [read.result for read in reads if isinstance(read.result, Indexable)]
-        # after `keep`, whose lock keeps names from being removed
-        if not await self._dictionary.has_names(connection, *collect_names(items)):
-            raise NamesGone
         with stage(STAGE_SECONDS, "sort_out"):
             arrivals = await sort_out(connection, reads)
         if arrivals.spans_gone:
@@ -210,6 +206,10 @@ class Writer:
         self, connection: AsyncConnection, arrivals: Arrivals, *, one_by_one: bool
     ) -> list[tuple[ReadRecord, Outcome]]:
         now = datetime.now(UTC)
+        names = collect_names([item_of(read) for read in arrivals.fresh])
+        # after `keep`, whose lock keeps names from being removed; just before they become rows
+        if not await self._dictionary.has_names(connection, *names):
+            raise NamesGone
         pairs = [
             (read, rows_of(item_of(read), self._dictionary, indexed_at=now))
             for read in arrivals.fresh

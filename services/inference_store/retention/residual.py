@@ -33,7 +33,13 @@ from inference_store.erasure.requests import find_subject
 from inference_store.erasure.runs import count_failure
 from inference_store.index import partitions, registrations
 from inference_store.index.database import is_transient
-from inference_store.index.dictionary import KEYS, LABELS, find_unused, remove_unused
+from inference_store.index.dictionary import (
+    KEYS,
+    LABELS,
+    filter_unused,
+    list_numbers,
+    remove_unused,
+)
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
 from inference_store.index.tables import METADATA, PARTITIONED, inference, unsettled_event
 from inference_store.platform.failpoints import failpoint
@@ -120,13 +126,13 @@ async def _vacuum(leader: Leader, erasure: Erasure) -> None:
 async def remove_unused_names(leader: Leader, models: Iterable[int]) -> None:
     """Remove the keys and labels of these models that no row has, page by page."""
     for model, kind in product(models, (KEYS, LABELS)):
-        after: int | None = 0
-        while after is not None:
+        async with leader.engine.connect() as connection:
+            numbers = await list_numbers(connection, kind, model)
+        for start in range(0, len(numbers), _NAMES):
             await leader.check.confirm_step()
+            some = numbers[start : start + _NAMES]
             async with leader.engine.connect() as connection:
-                unused, after = await find_unused(
-                    connection, kind, model, after=after, limit=_NAMES
-                )
+                unused = await filter_unused(connection, kind, model, some)
             if unused:
                 async with leader.engine.begin() as connection:
                     removed = await remove_unused(connection, kind, model, unused)

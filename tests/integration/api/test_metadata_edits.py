@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import select
 
 from inference_store.index.database import create_engine
-from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import audit, blob_reference, metadata_key
 from inference_store.inference.events import StorageKey
 from tests.integration.stored_inferences import NewInference, at
@@ -138,7 +137,7 @@ async def test_ambiguous_id_requires_the_uid(api: Api) -> None:
 async def test_edit_uses_one_connection_at_a_time(make_app: MakeApp, database: str) -> None:
     """With more, as many edits as the pool has connections would wait for each other forever."""
     app, small = make_app(), create_engine(database, pool_size=1)
-    app.state.engine, app.state.dictionary = small, Dictionary(small)
+    app.state.engine = small
     try:
         async with make_client(app) as api:
             await api.store(_make_inference())

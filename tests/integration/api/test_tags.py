@@ -70,6 +70,16 @@ async def test_tags_are_set_found_counted_exported_and_removed(api: Api) -> None
     assert actions.count("metadata_changed") == 3 + 1 + 2 + 1
 
 
+async def test_the_first_tags_of_a_model_are_all_found(api: Api) -> None:
+    """They are written at the same time, and none has the key's number before."""
+    other = "/v1/models/other/inferences"
+    names = [f"o{n}" for n in range(4)]
+    await api.store(*(NewInference(name, at(1), model_id="other") for name in names))
+    change = {"add": ["first"], "inference_ids": names}
+    assert (await api.ask(f"{other}/tags", change))["changed"] == 4
+    assert sorted(await api.find_ids(f"{other}/query", filter="tags = 'first'")) == names
+
+
 async def test_refuses_what_would_lose_something(api: Api) -> None:
     more = {"filter": "n >= 3", "add": ["x"]}
     assert "`expected`" in str(await tag(api, status=422, **more))
