@@ -40,6 +40,6 @@ export async function saveNote({ model_id, uid }: Inference, text: string): Prom
 /** What became of it, in a sentence. */
 export function describeTagged({ changed, unchanged, missing, refused }: Tagged): string {
   const rest = missing.length + refused.length;
-  const kept = unchanged ? `, ${unchanged} already had it so` : "";
+  const kept = unchanged ? `, ${unchanged} unchanged` : "";
   return `${changed} changed${kept}${rest ? `, ${rest} refused${refused[0] ? `: ${refused[0].detail}` : ""}` : ""}`;
 }
