@@ -53,7 +53,7 @@ venv: $(DEV_STAMP) ## Make .venv with everything that tests and development need
 # The docs are built beside it, by what CPU it leaves.
 demo: $(DEMO_STAMP) ## Start the whole product on this machine and feed it real detections; PORT=8081 for another port.
 	@echo "Starting the demo ..."
-	@trap : INT; nice -n 19 $(MAKE) --no-print-directory $(SITE_STAMP) >/dev/null 2>&1 & docs=$$!; \
+	@trap : INT; nice -n 19 $(MAKE_COMMAND) --no-print-directory $(SITE_STAMP) >/dev/null 2>&1 & docs=$$!; \
 	$(BIN)/inference-store demo $(if $(filter command line,$(origin PORT)),--port $(PORT)); \
 	code=$$?; kill $$docs 2>/dev/null; exit $$code
 
