@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Event
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from minio.commonconfig import ENABLED
@@ -323,8 +323,9 @@ async def test_deletes_the_request_with_the_last_that_shares_it_or_its_blob(
 
 async def request_by_ids(engine: AsyncEngine, *those: Stored) -> Erasure:
     ids = describe_ids([f"uid:{stored.uid}" for stored in those])
+    models, at = [those[0].model], datetime.now(UTC)
     return await transact(
-        engine, request_erasure, models=[those[0].model], criteria=ids, by="someone"
+        engine, request_erasure, models=models, criteria=ids, by="someone", id=uuid4(), at=at
     )
 
 

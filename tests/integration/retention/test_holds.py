@@ -351,7 +351,9 @@ async def request_partly_held(storing: Storing) -> tuple[progress.Erasure, list[
     """An erasure of ten by their ids, of which a hold keeps three."""
     model, doomed = await storing.begin(10, ago(days=1), name="m")
     ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
-    erasure = await storing.transact(request_erasure, models=[model], criteria=ids, by="ann")
+    erasure = await storing.transact(
+        request_erasure, models=[model], criteria=ids, by="ann", id=uuid4(), at=NOW
+    )
     held = doomed[4:7]
     return erasure, held, await storing.hold(model, None, *(inference.uid for inference in held))
 
