@@ -21,6 +21,14 @@ class Selection {
     this.ids = ids;
   }
 
+  /** Selects all of these inferences of one model too. */
+  add(items: Pickable[]): void {
+    const [first] = items;
+    if (!first) return;
+    this.ids = new Map([...(this.model === first.model_id ? this.ids : []), ...items.map(({ uid, inference_id }) => [uid, inference_id] as const)]);
+    this.model = first.model_id;
+  }
+
   clear(): void {
     this.ids = new Map();
   }

@@ -12,6 +12,7 @@ export const SHORTCUTS = {
   nextTile: { key: "j", where: "Find", words: "Go to the next inference" },
   previousTile: { key: "k", where: "Find", words: "Go to the previous inference" },
   pick: { key: "x", where: "Find", words: "Select or deselect the inference under the focus or pointer" },
+  pickAll: { key: "a", where: "Find", words: "Select all inferences that are shown" },
   unpick: { key: "Escape", where: "Find", words: "Clear the selection" },
   next: { key: "j", where: "Look at one", words: "The next inference within the filter" },
   previous: { key: "k", where: "Look at one", words: "The previous inference within the filter" },

@@ -483,7 +483,9 @@ async def apply_released(
     return await _read_current(connection, body)
 
 
-async def find_claims(connection: AsyncConnection, hold: Hold) -> tuple[list[Claim], bool]:
+async def find_claims(
+    connection: AsyncConnection, hold: Hold, *, limit: int = MOST_CLAIMS
+) -> tuple[list[Claim], bool]:
     """Return the claims that the hold came too late for, the oldest first, and whether there may be
     more than were checked.
 
@@ -495,10 +497,10 @@ async def find_claims(connection: AsyncConnection, hold: Hold) -> tuple[list[Cla
     query = query.where(here.claimed_at.is_not(None)).order_by(here.claimed_at, here.uid)
     if hold.model is not None:
         query = query.where(here.model == hold.model)
-    rows = await connection.execute(query.limit(MOST_CLAIMS + 1))
+    rows = await connection.execute(query.limit(limit + 1))
     claims = [Claim.model_validate(row) for row in rows]
-    has_more = len(claims) > MOST_CLAIMS
-    claims = claims[:MOST_CLAIMS]
+    has_more = len(claims) > limit
+    claims = claims[:limit]
     held: set[tuple[int, UUID]] = set()
     for model, uids in by_model((claim.model, claim.uid) for claim in claims):
         held_uids: Collection[UUID] = uids

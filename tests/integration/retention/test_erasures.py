@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Event
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -324,8 +323,10 @@ async def test_deletes_the_request_with_the_last_that_shares_it_or_its_blob(
 
 async def request_by_ids(engine: AsyncEngine, *those: Stored) -> Erasure:
     ids = describe_ids([f"uid:{stored.uid}" for stored in those])
-    asked: dict[str, Any] = {"models": [those[0].model], "criteria": ids, "by": "someone"}
-    return await transact(engine, request_erasure, **asked, id=uuid4(), at=ago())
+    models, at = [those[0].model], datetime.now(UTC)
+    return await transact(
+        engine, request_erasure, models=models, criteria=ids, by="someone", id=uuid4(), at=at
+    )
 
 
 async def count_marks(engine: AsyncEngine, erasure: Erasure) -> int:

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import held_deletions, holds, pending_deletions, progress
+from inference_store.erasure import held_deletions, pending_deletions, progress
 from inference_store.erasure.batches import describe_entry, mark_batch
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.holds import Placement
@@ -171,9 +170,7 @@ async def check_hold_in_the_middle(storing: Storing, blobs: Watched, step: str, 
     assert {key for uid in mine for key in keys[uid]} & there == safe_keys, (step, batch)
 
 
-async def test_says_that_there_may_be_more_claims(
-    storing: Storing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
     model, doomed = await storing.begin(3, ago(days=1))
     erasure = await storing.request(*doomed)
     async with storing.engine.begin() as connection:
@@ -181,10 +178,8 @@ async def test_says_that_there_may_be_more_claims(
         await held_deletions.record_claims(connection, erasure.id, page)
     placed = await storing.hold(model, None, *(inference.uid for inference in doomed))
     assert (len(placed.claimed), placed.has_more) == (3, False)
-    monkeypatch.setattr(holds, "MOST_CLAIMS", 2)
-    some, more = await storing.transact(claimed_before, placed.hold)
-    monkeypatch.setattr(holds, "MOST_CLAIMS", 3)
-    everything, no_more = await storing.transact(claimed_before, placed.hold)
+    some, more = await storing.transact(claimed_before, placed.hold, limit=2)
+    everything, no_more = await storing.transact(claimed_before, placed.hold, limit=3)
     assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
@@ -356,8 +351,9 @@ async def request_partly_held(storing: Storing) -> tuple[progress.Erasure, list[
     """An erasure of ten by their ids, of which a hold keeps three."""
     model, doomed = await storing.begin(10, ago(days=1), name="m")
     ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
-    asked: dict[str, Any] = {"models": [model], "criteria": ids, "by": "ann"}
-    erasure = await storing.transact(request_erasure, **asked, id=uuid4(), at=ago())
+    erasure = await storing.transact(
+        request_erasure, models=[model], criteria=ids, by="ann", id=uuid4(), at=NOW
+    )
     held = doomed[4:7]
     return erasure, held, await storing.hold(model, None, *(inference.uid for inference in held))
 
