@@ -37,7 +37,7 @@ class Analyst:
 
     def choose(self, label: str, value: str) -> None:
         self._act()
-        self.page.get_by_label(label).select_option(value)
+        self.page.get_by_label(re.compile(f"^{label}")).select_option(value)
 
     def filter(self, text: str) -> None:
         self._act()
