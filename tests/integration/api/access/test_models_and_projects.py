@@ -379,7 +379,7 @@ async def test_audits_every_change_and_every_read_of_an_input(keys: Keys) -> Non
         found = [(entry["actor"], entry["action"]) for entry in entries[::-1]]
         assert found == expected, (method, path)
     assert {entry["client"] for entry in entries} == {"127.0.0.1"}
-    assert len([entry for entry in entries if entry["model_id"] == OPEN]) == 12
+    assert len([entry for entry in entries if entry["model_id"] == OPEN]) == 13
     read = next(entry for entry in entries if entry["action"] == "data_read")
     assert read["uid"] is not None
     policy = next(entry for entry in entries if entry["action"] == "policy_set")
