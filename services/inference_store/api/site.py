@@ -85,7 +85,9 @@ class DocsSite(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return the file at a path below the site."""
         if not self._start.is_file():
-            raise NotFound("The docs are not built yet: `make demo` builds them beside the demo.")
+            raise NotFound(
+                "The docs are not built: run `make docs`. `make demo` builds them beside it."
+            )
         if scope["method"] in {"GET", "HEAD"} and (page := self._find_page(path)):
             return RedirectResponse(page)
         response = await super().get_response(path, scope)
