@@ -314,13 +314,17 @@ async def resolve_sort(
         return Sort(descending, await _make_distance_order(connection, models, sort, descending))
     property_ = "" if name.startswith(METADATA) else name.removeprefix(OWN)
     key, typed = name.removeprefix(METADATA), None
-    keys = await key_registry.find(connection, models, {key, key.rpartition(":")[0] or key})
+    names = {key, f"{key}[]", key.rpartition(":")[0] or key}
+    keys = await key_registry.find(connection, models, names)
     if key not in keys and ":" in key and (entry := type_named(key.rpartition(":")[2])):
         key, typed = key.rpartition(":")[0], entry.family
     stored = None if name.startswith(OWN) else keys.get(key)
+    if not name.startswith(OWN) and not (stored and any(seen.kind for seen in stored.types)):
+        stored = keys.get(f"{key}[]", stored)  # the name of an array means its elements
     of_prediction = PREDICTION_COLUMNS.get(name.removeprefix(_PREDICTION))
     if name.startswith(_PREDICTION) and of_prediction and of_prediction.stored == "double":
-        return Sort(descending, ByPrediction(of_prediction, descending))
+        warnings = (f"sort: the metadata key of this name is {METADATA}{key}",) if stored else ()
+        return Sort(descending, ByPrediction(of_prediction, descending), warnings)
     if property_ in PROPERTIES:
         if stored is not None and not name.startswith(METADATA):
             raise _refuse_ambiguous(key)

@@ -110,12 +110,12 @@ class Overview(Stored):
 
     received_from: datetime | None
     received_to: datetime | None
-    """The window; null where the model has no inference."""
+    """The window; null if nothing was received in it, and not both ends were given."""
     inferences: int
     errors: int
     predicted: int
     sampled: int
-    """How many of them latency, labels, scores and problems are made of. All else is exact."""
+    """How many of them latency, labels, scores and problems are made of. Other counts are exact."""
     estimated: bool
     """Whether these are not all."""
     latency: Latency | None
@@ -170,7 +170,7 @@ async def _choose_bounds(
         end = await find_end(connection, query, deadline, newest=True)
         last = max(end or begin, datetime.now(UTC) if since else begin, begin)
     first, *inner, end = automatic_times(begin, last, MOST_BARS, least=timedelta(seconds=1))
-    return [since or first, *inner, until or end]
+    return [since or first, *inner, until or (last + timedelta(microseconds=1) if since else end)]
 
 
 class _Reader:

@@ -64,13 +64,13 @@ class Overview:
 
     model_id: str
     received_from: datetime | None
-    """The window; None: the model has no inference."""
+    """The window; None: nothing was received in it, and not both ends were given."""
     received_to: datetime | None
     inferences: int
     errors: int
     predicted: int
     sampled: int
-    """How many of them latency, labels, scores and problems are made of. All else is exact."""
+    """How many of them latency, labels, scores and problems are made of. Other counts are exact."""
     estimated: bool
     """Whether these are not all."""
     latency: Latency | None
