@@ -23,8 +23,7 @@ from .conftest import NARROW, WIDE
 
 START_SECONDS = 600.0
 MODEL = "face-detector"
-SHOWN = "frame_number > 100 AND prediction(label = 'face' AND score > 0.05)"
-ONE = "frame-00191"
+SHOWN = "prediction(label = 'face' AND score < 0.4)"
 QUALITY = 82
 ERASED = {"filter": "top_label = '7'"}
 HEIGHT, GAP, JOINED_QUALITY = 450, 10, 72
@@ -35,7 +34,10 @@ LISTS = (
 )
 PAGES = {
     "models": "",
+    "overview": f"#/m/{MODEL}/overview",
     "explore": f"#/m/{MODEL}?f={urllib.parse.quote(SHOWN)}",
+    "patches": f"#/m/{MODEL}?v=patches&f={urllib.parse.quote(SHOWN)}",
+    "groups": f"#/m/{MODEL}?g=data_source",
     "digits": "#/m/digit-classifier",
     "table": f"#/m/{MODEL}?v=table",
     "compare": f"#/compare?a={MODEL}&b=people-detector",
@@ -132,7 +134,10 @@ def join(shots: Sequence[Image.Image]) -> Image.Image:
 
 
 def _find_uid(running: Demo) -> str:
-    return str(ask(running, "GET", f"/v1/models/{MODEL}/inferences/{ONE}")["uid"])
+    body = {"filter": f"{SHOWN} AND prediction_count > 2", "limit": 1}
+    return str(
+        ask(running, "POST", f"/v1/models/{MODEL}/inferences/query", body)["items"][0]["uid"]
+    )
 
 
 if __name__ == "__main__":
