@@ -108,7 +108,7 @@ async def test_figures_are_those_of_the_inferences(api: Api) -> None:
         if not is_counted:
             await count_ended(api.engine, seconds=600, before=at(86_400 * 30))
     stored = await api.fetch("SELECT count(*) FROM partition_count WHERE bars IS NOT NULL")
-    assert bool(stored) != ON_CITUS
+    assert (stored[0] > 0) != ON_CITUS
 
     # of the burst not all were read: 300 of it are cars, 240 dogs, and 60 errors
     assert whole["estimated"] is True
