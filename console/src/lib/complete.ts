@@ -53,7 +53,8 @@ export function complete(before: string, known: Queryables): Completion {
   const operator = AFTER_NAME.exec(before);
   const named = operator && findByText(names, operator[1] ?? "");
   if (named) return completeWord(before, operator[2] ?? "", OPERATORS[findKind(named)] ?? OPERATORS.string ?? []);
-  const word = BEGINS.exec(before)?.[1] ?? "";
+  const word = BEGINS.exec(before)?.[1];
+  if (word === undefined) return { from: before.length, suggestions: [] };
   return { from: before.length - word.length, suggestions: listNames(names, word) };
 }
 
@@ -120,7 +121,7 @@ function suggestName(name: string, queryable: Queryable): Suggestion {
 
 /** A filter of this model's own words, as an example: a metadata key, and a label that it gave. */
 export function writeExample(known: Queryables | null, label: string): string {
-  const keys = Object.values(known?.properties ?? {}).filter((key) => key.examples?.length && !key.title.includes("."));
+  const keys = Object.values(known?.properties ?? {}).filter((key) => key.examples?.length && !/[.[]/.test(key.title));
   const isOf = (type: string) => (key: Queryable) => key["x-types-seen"]?.[0]?.type === type;
   const [number, text] = [keys.find(isOf("int")), keys.find(isOf("string"))];
   const conditions = [

@@ -46,7 +46,6 @@ export const DATASETS: Record<string, string> = {
   yolo: "YOLO, a text file for each picture",
   fiftyone: "FiftyOne, to open in its app",
   huggingface: "Hugging Face, for datasets.load_dataset",
-  webdataset: "WebDataset, in tar files",
 };
 
 export const BLOB_WORDS: Record<string, string> = {

@@ -130,10 +130,10 @@ export interface Figure {
   href: string;
 }
 
-export function listFigures(link: Link, { inferences, errors, predicted, latency }: Overview): Figure[] {
+export function listFigures(link: Link, { inferences, errors, predicted, latency, estimated }: Overview): Figure[] {
   const percentiles = latency ? (["p50", "p95", "p99"] as const).map((at) => ({
     name: `latency, ${at}`,
-    value: writeMilliseconds(latency[at]),
+    value: `${estimated ? "≈ " : ""}${writeMilliseconds(latency[at])}`,
     href: toExplore(link, `model_ms >= ${latency[at]}`),
   })) : [];
   return [

@@ -41,6 +41,8 @@ MOST_BARS: Final = 58
 """Two more, if the window begins and ends within one."""
 MOST_OF_A_BAR: Final = 200
 """A bar of no more inferences is read whole."""
+MOST_READ_WHOLE: Final = 5_000
+"""A window of no more inferences is read whole."""
 _SLOTS: Final = 20
 _LABELS: Final = 6
 _SCORE_BINS: Final = 20
@@ -184,14 +186,16 @@ class _Reader:
     ) -> list[Any]:
         """Read all of a bar with few inferences, and of another the first few of each slot."""
         few, slots = list[_Slot](), list[_Slot]()
+        total = sum(tally.inferences for tally in tallies)
+        most = max(total, MOST_OF_A_BAR) if total <= MOST_READ_WHOLE else MOST_OF_A_BAR
         for bar, ((since, until), tally) in enumerate(zip(bars, tallies, strict=True)):
-            if tally.inferences > MOST_OF_A_BAR:
+            if tally.inferences > most:
                 step = (until - since) / _SLOTS
                 ends = [*(since + n * step for n in range(_SLOTS)), until]
                 slots += [(bar, *slot) for slot in pairwise(map(uid_floor, ends))]
             elif tally.inferences:
                 few.append((bar, uid_floor(since), uid_floor(until)))
-        rows = await self._read(few, MOST_OF_A_BAR)
+        rows = await self._read(few, most)
         found = await self._read(slots, MOST_OF_A_BAR // _SLOTS)
         # most of such a bar came in few of its slots: more is read of these
         read = Counter(row.bar for row in found)

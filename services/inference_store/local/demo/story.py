@@ -107,7 +107,7 @@ def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
     docs = f"{stack.api}/docs/"
-    docs += " (being built: there in a minute or two)" if find_problem(docs) else ""
+    docs += " (once `make demo` or `make docs` has built them)" if find_problem(docs) else ""
     copied, binaries = "", servers.postgres.binaries
     if binaries.is_relative_to(OPEN_FOLDER):  # root's could not be run from their installation
         copied = f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
