@@ -29,7 +29,7 @@ from inference_store.erasure.pending_deletions import PendingDeletion, remove_pe
 from inference_store.erasure.progress import Erasure, add_erased
 from inference_store.index import key_registry, registrations
 from inference_store.index.partitions import TimePartition, TimePartitions
-from inference_store.index.sidecars import among, by_model
+from inference_store.index.sidecars import among, by_model, stored
 from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,
@@ -113,7 +113,10 @@ async def _delete_inferences(
     whole_span: bool,
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
-    await key_registry.subtract(connection, model, uids)
+    # the rows of what went before it in a closed span were subtracted with it
+    present = [uid for _, uid in await stored(connection, ((model, uid) for uid in uids))]
+    if present:
+        await key_registry.subtract(connection, model, present)
     tables = (inference,) if whole_span else tuple(reversed(PARTITIONED))
     for table in (*tables, blob_reference):
         deleted = await connection.execute(table.delete().where(among(table, model, uids)))

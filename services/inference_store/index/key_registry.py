@@ -276,7 +276,7 @@ def _count_rows(
         rows = select(here.key, literal(kind, TEXT()).label("kind"), func.count().label("number"))
         rows = rows.where(among(table, model, uids)).group_by(here.key)
         if kind is None:
-            # a value that is none of its type is counted as the text that it is
+            # what is there as text too is counted as text alone
             texts = SIDE_TABLES["string"]
             same = select(texts.c.uid).where(texts.c.uid == here.uid, texts.c.key == here.key)
             rows = rows.where(~same.where(among(texts, model, uids)).exists())
@@ -285,15 +285,24 @@ def _count_rows(
 
 
 def _share(types: Sequence[TypeSeen], lost: int) -> Iterator[tuple[TypeSeen, int]]:
-    """Yield what each type loses; one of each stays as long as enough are left."""
+    """Yield what each type loses. None falls below 1 while anything is left, because a filter must
+    know of every type; so there may be one too many of each."""
     total = sum(seen.count for seen in types)
     left = max(total - lost, 0)
-    # what is flagged first: a filter must know of a value off the map
-    for seen in sorted(types, key=lambda seen: not seen.flag):
-        kept = min(seen.count, left, max(left * seen.count // total, 1))
-        total, left = total - seen.count, left - kept
+    fewest = min(left, 1)
+    for seen in types:
+        kept = max(left * seen.count // total, fewest)
+        total, left = total - seen.count, max(left - kept, 0)
         if kept < seen.count:
             yield seen, seen.count - kept
+
+
+async def list_emptied(connection: AsyncConnection) -> Sequence[int]:
+    """Return the models that have a key without a count, as far as it is folded."""
+    here = metadata_key_seen.c
+    emptied = select(here.model, here.key).group_by(here.model, here.key)
+    models = emptied.having(func.sum(here.count) <= 0).subquery().c.model
+    return (await connection.execute(select(models).distinct())).scalars().all()
 
 
 async def forget(connection: AsyncConnection, model: int, keys: Sequence[int]) -> None:

@@ -328,10 +328,11 @@ def _count_keys(
             delta.add(at)
             if len(delta.examples) < MOST_EXAMPLES:
                 delta.examples[str(leaf.value)[:_LONGEST_EXAMPLE]] = None
-        # A value that is invalid for its type has both a leaf (as text) and a presence.
-        flagged = {leaf.name for leaf in metadata.leaves if leaf.flags}
+        # A text of JSON, or a value that is none of its type, has a presence too: `subtract` as
+        # well counts it as text alone.
+        texts = {leaf.name for leaf in metadata.leaves if leaf.family == "string"}
         for presence in metadata.presences:
-            if presence.name in flagged and presence.flags:
+            if presence.name in texts:
                 continue
             flag = "null" if presence.is_null else "present"
             flag = presence.flags[0] if presence.flags else flag

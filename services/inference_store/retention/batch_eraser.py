@@ -15,7 +15,7 @@ from inference_store.erasure.progress import Erasure, add_erased, advance_erasur
 from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
 from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
-from inference_store.index import sidecars
+from inference_store.index import key_registry, sidecars
 from inference_store.index.sidecars import CONTENT_TYPE, Identity, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.inference.events import FIELDS, StorageKey, parse_stored
@@ -46,6 +46,8 @@ class Batch:
         return {(mark.model, mark.uid) for mark in self.page}
 
 
+# Each batch reads the counts of keys that are not folded.
+_BATCHES_UNFOLDED: Final = 100
 NOTHING: Final = Batch((), frozenset(), None)
 
 
@@ -78,6 +80,9 @@ async def erase_batch(
                     await add_erased(connection, erasure.id, versions=versions, bytes=size)
         gone = [key for mark in done for key in list_objects_of(mark)]
         await record_failures(leader, erasure, faults, gone)
+        leader.batches_erased += 1
+        if leader.batches_erased % _BATCHES_UNFOLDED == 0:
+            await leader.repeat(key_registry.fold)
     return format_failures(faults)
 
 

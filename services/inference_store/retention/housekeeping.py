@@ -27,7 +27,7 @@ from inference_store.erasure import (
     runs,
     selection,
 )
-from inference_store.erasure.housekeeping import RECORD_KINDS
+from inference_store.erasure.housekeeping import RECORD_KINDS, RecordKind
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import AUDIT_CHECKPOINT
 from inference_store.erasure.policies import (
@@ -109,8 +109,13 @@ async def delete_records(leader: Leader) -> None:
     await _write_checkpoint(leader)
     for records in RECORD_KINDS:
         seconds = getattr(leader.settings, records.setting)
-        prune = partial(records.prune, seconds=seconds, limit=_RECORDS)
-        PRUNED.labels(records.name).inc(await leader.repeat(prune))
+        await leader.repeat(partial(_prune, records, seconds=seconds))
+
+
+async def _prune(connection: AsyncConnection, records: RecordKind, *, seconds: float) -> int:
+    pruned = await records.prune(connection, seconds=seconds, limit=_RECORDS)
+    PRUNED.labels(records.name).inc(pruned)
+    return pruned
 
 
 async def _write_checkpoint(leader: Leader) -> None:

@@ -110,6 +110,7 @@ class Leader:
         self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
         self.certifier = _make_certifier(settings, self.ledger)
+        self.batches_erased = 0
         # whether the schedule was due when the turn began; set later, the next turn sees it
         self.is_scheduled = False
         # completed schedules, and the last one after which all partitions were counted

@@ -10,7 +10,7 @@ every later turn of the service from those whose hold was released or has ended 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import product
@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Table
+from sqlalchemy import Table, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -31,11 +31,12 @@ from inference_store.erasure.progress import Erasure, begin_deleting, list_model
 from inference_store.erasure.quarantine import EventMetadata, QuarantinedEvent
 from inference_store.erasure.requests import find_subject
 from inference_store.erasure.runs import count_failure
-from inference_store.index import partitions, registrations
+from inference_store.index import key_registry, partitions, registrations
 from inference_store.index.database import is_transient
 from inference_store.index.dictionary import (
     KEYS,
     LABELS,
+    NameKind,
     filter_unused,
     list_numbers,
     remove_unused,
@@ -124,7 +125,10 @@ async def _vacuum(leader: Leader, erasure: Erasure) -> None:
 
 
 async def remove_unused_names(leader: Leader, models: Iterable[int]) -> None:
-    """Remove the keys and labels of these models that no row has, page by page."""
+    """Remove the keys and labels of these models that no row has, page by page.
+
+    If batches are always being written, a page is left to the next call.
+    """
     for model, kind in product(models, (KEYS, LABELS)):
         async with leader.engine.connect() as connection:
             numbers = await list_numbers(connection, kind, model)
@@ -132,12 +136,32 @@ async def remove_unused_names(leader: Leader, models: Iterable[int]) -> None:
             await leader.check.confirm_step()
             some = numbers[start : start + _NAMES]
             async with leader.engine.connect() as connection:
+                # each statement for itself: a transaction locks every partition that it reads
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
                 unused = await filter_unused(connection, kind, model, some)
             if unused:
-                async with leader.engine.begin() as connection:
-                    removed = await remove_unused(connection, kind, model, unused)
-                action = f"{kind.column}s_removed"
-                _log.info(action.replace("_", " "), action=action, model=model, count=removed)
+                await _remove_names(leader, kind, model, unused)
+
+
+async def _remove_names(leader: Leader, kind: NameKind, model: int, unused: Sequence[int]) -> None:
+    about = {"model": model, "kind": kind.column}
+    try:
+        async with leader.engine.begin() as connection:
+            await connection.execute(text("SET LOCAL lock_timeout = '2s'"))
+            removed = await remove_unused(connection, kind, model, unused)
+    except DBAPIError as error:
+        if not is_transient(error) or error.connection_invalidated:
+            raise
+        _log.warning("names are in use", action="names_wait", **about)
+        return
+    _log.info("names removed", action="names_removed", count=removed, **about)
+
+
+async def remove_emptied_names(leader: Leader) -> None:
+    """Remove the unused names of models that have lost the last value of a key, by an edit too."""
+    async with leader.engine.connect() as connection:
+        models = await key_registry.list_emptied(connection)
+    await remove_unused_names(leader, models)
 
 
 async def drop_span(leader: Leader, span: TimePartition, run: UUID) -> bool:

@@ -44,7 +44,11 @@ from inference_store.retention.exporter import write_exports
 from inference_store.retention.housekeeping import Overdue, link
 from inference_store.retention.leader import Leader, LeadershipCheck, Stopped, in_background
 from inference_store.retention.orphan_eraser import erase_orphans
-from inference_store.retention.residual import remove_recorded, remove_unused_names
+from inference_store.retention.residual import (
+    remove_emptied_names,
+    remove_recorded,
+    remove_unused_names,
+)
 from inference_store.retention.run_executor import RunExecutor
 
 _log = structlog.get_logger()
@@ -262,6 +266,7 @@ JOBS: Final = (
     Job("sessions", _scheduled, lambda leader: leader.repeat(web_sessions.delete_ended)),
     Job("tombstones", _scheduled, housekeeping.delete_tombstones),
     Job("key registry", _scheduled, lambda leader: leader.repeat(key_registry.fold)),
+    Job("emptied keys", _scheduled, remove_emptied_names),
     Job("producers", _scheduled, lambda leader: leader.repeat(accounting.fold_producers)),
     Job("old records", _scheduled, housekeeping.delete_records),
     Job("old exports", _scheduled, housekeeping.delete_old_exports),

@@ -16,6 +16,7 @@ from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import label, metadata_key_delta, metadata_key_seen
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey
+from inference_store.retention import batch_eraser
 from inference_store.retention.eraser import step
 from inference_store.retention.residual import remove_unused_names
 from inference_store.retention.run import begin
@@ -142,6 +143,23 @@ def _name_type(seen: dict[str, Any]) -> str:
     return f"{seen['type']} {seen['flag']}".strip()
 
 
+async def test_counts_are_folded_meanwhile_and_subtracted_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A span is about to be dropped: its rows of metadata are there without their inference."""
+    monkeypatch.setattr(batch_eraser, "_BATCHES_UNFOLDED", 1)
+    stored = [make_inference(name, n, _OTHER) for n, name in enumerate(("one", "two", "three"))]
+    model = await api.store(*stored)
+    leader = make_leader(api.engine, api.blobs)
+    erasure = await mark_inferences(api, model, stored[0])
+    await step(leader, erasure, None, whole_span=True)
+    assert await api.fetch(select(metadata_key_delta.c.key)) == []
+    assert await count_keys(api) == {"who": {"string": 2}}
+    again = await mark_inferences(api, model, stored[0])
+    await step(leader, again, None)
+    assert await count_keys(api) == {"who": {"string": 2}}
+
+
 _NAMES = {"speed", "inks", "inks[]", "n", "plate", "new"}
 
 
@@ -258,6 +276,11 @@ async def test_startup_removes_labels_left_by_a_crash(api: Api) -> None:
     """The service crashed between dropping a partition and removing its labels."""
     model = await api.store(make_labelled(1, "bob", "cat"))
     await Dictionary(api.engine).resolve({}, {model: [_FACE]})
+    async with api.engine.begin() as batch:
+        # it does not wait for a batch that takes long
+        assert await registrations.keep(batch, [model])
+        await begin(make_leader(api.engine, api.blobs))
+    assert await list_labels(api) == {"cat", _FACE}
     await begin(make_leader(api.engine, api.blobs))
     assert await list_labels(api) == {"cat"}
 

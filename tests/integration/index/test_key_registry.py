@@ -57,6 +57,31 @@ async def test_compares_values_of_the_wrong_type_as_text(engine: AsyncEngine) ->
     assert key_registry.types_of(k) == ["int (not_int)"]
 
 
+async def test_what_goes_leaves_every_type_of_what_stays(engine: AsyncEngine) -> None:
+    """Two types of strays and a text are in one table; a text of JSON has two rows."""
+    values = [("int", "x"), ("bool", "x"), ("string", "5"), ("int", "7")]
+    stored = [
+        NewInference(str(n), at(n), [("n", kind, value), ("j", "json", '"abc"')])
+        for n, (kind, value) in enumerate(values)
+    ]
+    model = await store(engine, *stored)
+    await transact(engine, key_registry.subtract, model, [item.uid for item in stored[:2]])
+    found = await transact(engine, key_registry.find, model, {"n", "j"})
+    types = {(seen.type, seen.flag): seen.count for seen in found["n"].types}
+    assert types == {
+        ("bool", "not_bool"): 1,
+        ("int", "not_int"): 1,
+        ("string", ""): 1,
+        ("int", ""): 1,
+    }
+    assert [seen.count for seen in found["j"].types] == [2]
+    await transact(engine, key_registry.subtract, model, [item.uid for item in stored[2:]])
+    assert (await transact(engine, key_registry.find, model, {"j"}))["j"].types == ()
+    assert await transact(engine, key_registry.list_emptied) == []
+    assert await transact(engine, key_registry.fold)
+    assert await transact(engine, key_registry.list_emptied) == [model]
+
+
 async def test_shortens_a_key_that_is_too_long(engine: AsyncEngine) -> None:
     name, shortened = "camera" * 50, ("camera" * 50)[:255] + "…"
     items = [("k", "int", "1"), (name, "int", "7"), ("j", "json", json.dumps({name: 1}))]
