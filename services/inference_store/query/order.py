@@ -323,8 +323,9 @@ async def resolve_sort(
         stored = keys.get(f"{key}[]", stored)  # the name of an array means its elements
     of_prediction = PREDICTION_COLUMNS.get(name.removeprefix(_PREDICTION))
     if name.startswith(_PREDICTION) and of_prediction and of_prediction.stored == "double":
-        warnings = (f"sort: the metadata key of this name is {METADATA}{key}",) if stored else ()
-        return Sort(descending, ByPrediction(of_prediction, descending), warnings)
+        hidden = f"sort: the metadata key of this name is {METADATA}{key}"
+        order = ByPrediction(of_prediction, descending)
+        return Sort(descending, order, (hidden,) if stored else ())
     if property_ in PROPERTIES:
         if stored is not None and not name.startswith(METADATA):
             raise _refuse_ambiguous(key)

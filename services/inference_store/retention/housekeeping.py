@@ -109,10 +109,10 @@ async def delete_records(leader: Leader) -> None:
     await _write_checkpoint(leader)
     for records in RECORD_KINDS:
         seconds = getattr(leader.settings, records.setting)
-        await leader.repeat(partial(_prune, records, seconds=seconds))
+        await leader.repeat(partial(_prune, records=records, seconds=seconds))
 
 
-async def _prune(connection: AsyncConnection, records: RecordKind, *, seconds: float) -> int:
+async def _prune(connection: AsyncConnection, *, records: RecordKind, seconds: float) -> int:
     pruned = await records.prune(connection, seconds=seconds, limit=_RECORDS)
     PRUNED.labels(records.name).inc(pruned)
     return pruned
