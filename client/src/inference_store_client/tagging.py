@@ -20,7 +20,7 @@ def change_tags(
     if question.limit is not None:
         taken = yield from collect(read_all(replace(question, fields=("uid",)), dict))
         if not taken:
-            return TaggedInferences(changed=0, unchanged=0, missing=(), refused=())
+            return TaggedInferences(changed=0, unchanged=0, missing=(), refused=(), remaining=())
         body["inference_ids"] = [f"uid:{item['uid']}" for item in taken]
     else:
         body |= question.list_conditions()

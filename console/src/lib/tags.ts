@@ -38,8 +38,9 @@ export async function saveNote({ model_id, uid }: Inference, text: string): Prom
 }
 
 /** What became of it, in a sentence. */
-export function describeTagged({ changed, unchanged, missing, refused }: Tagged): string {
+export function describeTagged({ changed, unchanged, missing, refused, remaining }: Tagged): string {
   const rest = missing.length + refused.length;
   const kept = unchanged ? `, ${unchanged} unchanged` : "";
-  return `${changed} changed${kept}${rest ? `, ${rest} refused${refused[0] ? `: ${refused[0].detail}` : ""}` : ""}`;
+  const left = remaining.length ? `, ${remaining.length} not done in time: send it again` : "";
+  return `${changed} changed${kept}${left}${rest ? `, ${rest} refused${refused[0] ? `: ${refused[0].detail}` : ""}` : ""}`;
 }

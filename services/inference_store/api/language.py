@@ -75,7 +75,7 @@ async def get_queryables(model_id: ModelId, connection: Reading, access: Asking)
     """Every name that a filter on the model's inferences may use, as JSON Schema: properties,
     metadata keys with the types and examples seen, columns of predictions."""
     model = (await access.find_model(connection, model_id)).model
-    keys = await key_registry.keys(connection, model)
+    keys = [key for key in await key_registry.keys(connection, model) if key.types]
     address = str(access.request.url.replace(query="", fragment=""))
     return SchemaAnswer(_build_queryables(address, model_id, keys))
 

@@ -24,6 +24,7 @@ from inference_store.inference.metadata import (
     Metadata,
     MetadataCaps,
     read_metadata,
+    read_tags,
     type_named,
 )
 from inference_store.inference.nearest import shortened
@@ -215,7 +216,7 @@ def _make_envelope(entries: Sequence[Entry]) -> Json:
 
 
 # Tags are a metadata item like any other: a JSON array of texts, whose elements filters find by
-# `tags = 'x'`. What an event sent as a single text is its first tag.
+# `tags = 'x'`. What an event sent as a single value is, as a text, its first tag.
 
 TAG_NAMES: Final = (TAGS, f"{TAGS}[]")
 _MOST_TAGS: Final = 100
@@ -241,11 +242,9 @@ def change_tags(
 
 
 def _read_tags(entry: Entry) -> list[str]:
-    tags: Json = entry.value
-    if tags is not None and entry.type not in ("str", "string"):
-        with suppress(UnreadableJson):
-            tags = read_exactly(str(tags))
-    listed = tags if isinstance(tags, list) else [] if tags is None else [tags]
-    if all(type(tag) is str for tag in listed):
-        return listed
+    tags = read_tags(type_named(entry.type), entry.value)
+    if tags is None:
+        return []
+    if isinstance(tags, list) and all(type(tag) is str for tag in tags):
+        return tags
     raise Conflict("Its metadata item `tags` is no array of texts: change that by /metadata first.")

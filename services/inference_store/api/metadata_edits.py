@@ -30,7 +30,7 @@ from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.pending_deletions import find_claimed, find_scopes, select_marks
 from inference_store.index import key_registry, partitions, registrations
-from inference_store.index.dictionary import KEYS, Dictionary, filter_unused, remove_unused
+from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import (
     SIDE_TABLES,
@@ -101,9 +101,8 @@ async def edit(
     registration: Registration,
     uid: UUID,
     wanted: Edit,
-) -> tuple[Change | None, Sequence[int]]:
-    """Change an inference's metadata, in its blob and in the index; return the change, and the
-    keys that were removed or replaced.
+) -> Change | None:
+    """Change an inference's metadata, in its blob and in the index; return the change.
 
     Needs a `reserve` that is committed. Raises NotFound; PreconditionFailed if it has another
     revision than it must; Conflict if the metadata would exceed their caps or another edit was
@@ -116,7 +115,7 @@ async def edit(
     old = () if row.metadata is None else decode_entries(row.metadata)
     change = wanted.choose(old)
     if change is None:
-        return None, ()
+        return None
     change.refuse_lasting(old)
     entries = change.entries(old)
     if len(entries) > editor.caps.keys:
@@ -128,10 +127,10 @@ async def edit(
     indexing = partial(_index_change, connection, editor, row, change, old, values)
     await _require_still_held(connection, model, uid, indexing)
     await _write_blob(editor, row, key, change, old)
-    removed = await indexing()
+    await indexing()
     # Last, because it takes the fence, which is held for a moment only.
     await _leave_old(connection, row, key)
-    return change, removed
+    return change
 
 
 async def _index_change(  # noqa: PLR0917
@@ -141,9 +140,9 @@ async def _index_change(  # noqa: PLR0917
     change: Change,
     old: Sequence[Entry],
     values: Mapping[str, Any],
-) -> Sequence[int]:
+) -> None:
     model, uid = row.model, row.uid
-    removed = await _remove_rows(connection, model, uid, change, old)
+    await _remove_rows(connection, model, uid, change, old)
     # A name that belongs to a longer key, which does not change, keeps that key's row.
     added = replace(
         change.metadata,
@@ -154,7 +153,6 @@ async def _index_change(  # noqa: PLR0917
     where = (inference.c.model == model, inference.c.uid == uid)
     changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
     await connection.execute(changed)
-    return removed
 
 
 async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change, old: Any) -> None:
@@ -215,8 +213,8 @@ _INDEXED = (*SIDE_TABLES.values(), metadata_presence)
 
 async def _remove_rows(
     connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
-) -> Sequence[int]:
-    """Delete the rows of what changes, and return their keys."""
+) -> None:
+    """Delete the rows of what changes; retention removes keys that no row has any more."""
     here = [select(t.c.key).where(t.c.model == model, t.c.uid == uid) for t in _INDEXED]
     names = select(metadata_key.c.key, metadata_key.c.name)
     rows = await connection.execute(names.where(metadata_key.c.key.in_(union_all(*here))))
@@ -226,7 +224,6 @@ async def _remove_rows(
     for table in _INDEXED if removed else ():
         theirs = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
         await connection.execute(delete(table).where(*theirs))
-    return removed
 
 
 async def _lock_row(
@@ -356,7 +353,7 @@ async def change_metadata(
         registration = await access.find_model(connection, model_id)
         uid = await _find_uid(connection, registration.model, inference_id)
     wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)
-    inference = await apply(access, registration, uid, wanted)
+    inference = await apply(access, registration, uid, wanted, make_dictionary(access))
     assert inference is not None, "each request changes the revision"
     shown = format_inference(model_id, inference)
     return InferenceAnswer(shown, revision=inference.row["revision"])
@@ -368,18 +365,21 @@ def find_caps(access: Access) -> MetadataCaps:
     return MetadataCaps(keys=to.max_keys_per_inference, blob_bytes=to.max_metadata_bytes)
 
 
+def make_dictionary(access: Access) -> Dictionary:
+    """Return a dictionary for edits, one after another."""
+    return Dictionary(access.engine, most_keys=access.settings.max_keys_per_model)
+
+
 async def apply(
-    access: Access, registration: Registration, uid: UUID, wanted: Edit
+    access: Access, registration: Registration, uid: UUID, wanted: Edit, dictionary: Dictionary
 ) -> Inference | None:
-    """Change an inference's metadata, with the names before and the unused keys after it; return
-    the inference, or None if it stays as it was. Raises what `edit` does.
+    """Change an inference's metadata, with the names before it; return the inference, or None if it
+    stays as it was. `dictionary`: no other task may use it meanwhile. Raises what `edit` does.
 
     One transaction after another, never one inside another: so a request holds one connection at a
     time, and requests that wait for a second cannot empty the pool.
     """
-    # names of its own: other tasks may forget theirs
-    own = Dictionary(access.engine, most_keys=access.settings.max_keys_per_model)
-    editor = Editor(access.blobs, own, find_caps(access))
+    editor = Editor(access.blobs, dictionary, find_caps(access))
     engine, model, names = access.engine, registration.model, {registration.model: wanted.names}
     async with engine.begin() as connection:
         bucket = editor.blobs.buckets.default
@@ -392,16 +392,12 @@ async def apply(
             await registrations.keep(connection, [model])
             if not await editor.dictionary.has_names(connection, names, {}):
                 continue
-            change, removed = await edit(connection, editor, registration, uid, wanted)
+            change = await edit(connection, editor, registration, uid, wanted)
             if change is None:
                 return None
             [inference] = await read(connection, model, [uid], include=["metadata"])
             noted = {"keys": sorted(change.keys), "revision": inference.row["revision"]}
             await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
-            unused = await filter_unused(connection, KEYS, model, removed)
-        if unused:
-            async with engine.begin() as connection:
-                await remove_unused(connection, KEYS, model, unused)
         return inference
     raise Conflict("Its keys are being removed: try again in a moment.")
 

@@ -210,6 +210,7 @@ async def list_keys(
             key, compared_as=sorted(key.families), count=sum(seen.count for seen in key.types)
         )
         for key in items
+        if key.types  # else no inference has it any more, and retention removes it
     ]
     capped = number >= access.settings.max_keys_per_model
     return Answer(MetadataKeyPage(items=shown, next=following, capped=capped))

@@ -1,34 +1,41 @@
 """Tags of many inferences at once."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Final, Self
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, Strict, StringConstraints, model_validator
+from sqlalchemy import select
 
 from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, QueryTimeout
+from inference_store.index.sidecars import among
+from inference_store.index.tables import inference
+from inference_store.inference.errors import Conflict, Fault, Invalid, QueryTimeout
 from inference_store.inference.field_docs import WHOLE, ShortText
+from inference_store.inference.metadata import Entry, decode_entries
 from inference_store.query import lookup
+from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import prepare
 from inference_store.query.search import find_by_time
 
 from .access import Access, Asking
-from .answer import Answer, Shown
+from .answer import Answer, Shown, find_refusal
 from .conditions import Conditions, read_requested_filter
 from .dependencies import querying
 from .http import INFERENCES, ModelId
 from .inference_pages import limit_query_time, set_deadline
-from .metadata_changes import TAG_NAMES, change_tags
-from .metadata_edits import Edit, apply, find_caps
+from .metadata_changes import TAG_NAMES, Change, change_tags
+from .metadata_edits import Edit, apply, find_caps, make_dictionary
 from .routing import Router
 
 MOST: Final = 1000
 """The most inferences that a request tags."""
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 2
+_READ_AT_ONCE: Final = 100
 _NARROW: Final = "The search took too long: narrow received_at, or add a condition."
 Tag = Annotated[
     ShortText, StringConstraints(strip_whitespace=True), Field(min_length=1, max_length=100)
@@ -75,7 +82,8 @@ class RefusedTagging(Shown):
 
 
 class TaggedInferences(Shown):
-    """What became of a change of tags. To repeat it changes nothing more."""
+    """What became of a change of tags. To repeat it changes nothing more, and needs ids or a filter
+    that the tags do not change."""
 
     changed: int
     unchanged: int
@@ -83,7 +91,11 @@ class TaggedInferences(Shown):
     missing: list[str]
     """Those of `inference_ids` that no inference has."""
     refused: list[RefusedTagging]
-    """Their tags would end a legal hold, are too many, or something of them is being deleted."""
+    """Their tags would end a legal hold, are too many, something of them is being deleted, or a
+    part of the store is away."""
+    remaining: list[UUID]
+    """The time of a query was over before their turn: send them again, as `uid:…` in
+    `inference_ids`."""
 
 
 router = Router("inferences")
@@ -96,46 +108,87 @@ async def tag_inferences(
     """Add tags to up to 1,000 inferences, and remove tags. They are the metadata item `tags`, an
     array of texts: `tags = 'night'` finds them. An id that several inferences have is of all of
     them."""
-    model, uids, missing = await _find(access, model_id, body)
+    model, uids, missing, deadline = await _find(access, model_id, body)
     caps = find_caps(access)
-    change = partial(change_tags, add=body.add, remove=body.remove, caps=caps)
-    outcomes: list[bool | RefusedTagging] = []
-
-    async def tag(uid: UUID) -> bool | RefusedTagging:
-        try:
-            changed = await apply(access, model, uid, Edit(change, TAG_NAMES))
-            return changed is not None
-        except (Conflict, NotFound) as error:
-            return RefusedTagging(uid=uid, detail=error.detail)
-
-    for start in range(0, len(uids), _AT_ONCE):
-        some = map(tag, uids[start : start + _AT_ONCE])
-        # all of them end before an error goes out
-        for outcome in await asyncio.gather(*some, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            outcomes.append(outcome)
+    tagging = _Tagging(
+        access,
+        model,
+        partial(change_tags, add=body.add, remove=body.remove, caps=caps),
+        deadline,
+    )
+    async with access.app.admission.admit(access.admission_name):
+        await tagging.run(uids)
     answer = TaggedInferences(
-        changed=outcomes.count(True),
-        unchanged=outcomes.count(False),
+        changed=tagging.changed,
+        unchanged=len(uids) - tagging.changed - len(tagging.refused) - len(tagging.remaining),
         missing=missing,
-        refused=[outcome for outcome in outcomes if isinstance(outcome, RefusedTagging)],
+        refused=tagging.refused,
+        remaining=tagging.remaining,
     )
     return Answer(answer)
 
 
+@dataclass(slots=True)
+class _Tagging:
+    """Changes the tags of one inference after another, until the time is over."""
+
+    access: Access
+    model: Registration
+    choose: Callable[[Sequence[Entry]], Change | None]
+    deadline: Deadline
+    changed: int = 0
+    refused: list[RefusedTagging] = field(default_factory=list)
+    remaining: list[UUID] = field(default_factory=list)
+
+    async def run(self, uids: Sequence[UUID]) -> None:
+        changing = iter([uid async for uid in self._list_changing(uids)])
+        await asyncio.gather(*(self._tag(changing) for _ in range(_AT_ONCE)))
+        self.remaining += changing
+
+    async def _list_changing(self, uids: Sequence[UUID]) -> AsyncIterator[UUID]:
+        """Yield those that would change: no others get an edit, nor the model the key."""
+        for start in range(0, len(uids), _READ_AT_ONCE):
+            some = uids[start : start + _READ_AT_ONCE]
+            query = select(inference.c.uid, inference.c.metadata)
+            async with self.access.engine.connect() as connection:
+                rows = await connection.execute(
+                    query.where(among(inference, self.model.model, some))
+                )
+            stored = {row.uid: row.metadata for row in rows}
+            for uid in some:
+                blob = stored.get(uid)
+                try:
+                    if self.choose(() if blob is None else decode_entries(blob)) is not None:
+                        yield uid
+                except Conflict as error:
+                    self.refused.append(RefusedTagging(uid=uid, detail=error.detail))
+
+    async def _tag(self, uids: Iterator[UUID]) -> None:
+        dictionary = make_dictionary(self.access)  # its own: other tasks may forget its names
+        wanted = Edit(self.choose, TAG_NAMES)
+        for uid in uids:
+            try:
+                done = await apply(self.access, self.model, uid, wanted, dictionary)
+                self.changed += done is not None
+            except Exception as error:  # what was committed before is answered all the same
+                detail = find_refusal(error).detail
+                self.refused.append(RefusedTagging(uid=uid, detail=detail))
+            if self.deadline.is_over:
+                return
+
+
 async def _find(
     access: Access, model_id: str, body: TagChange
-) -> tuple[Registration, Sequence[UUID], list[str]]:
-    """Return the model, what matches of it, and the ids that nothing has. Raises Conflict if others
-    match than were expected, and Invalid if they are too many."""
+) -> tuple[Registration, Sequence[UUID], list[str], Deadline]:
+    """Return the model, what matches of it, the ids that nothing has, and when the time is over.
+    Raises Conflict if others match than were expected, and Invalid if they are too many."""
+    deadline = set_deadline(body, access.settings)
     filter = await read_requested_filter(body.filter, body.filter_lang)
     async with querying(access) as connection:
         model, extent = await access.find_model_to_query(connection, model_id)
         question = body.to_query_request(filter)
         prepared = await prepare(connection, [model.model], question, extent)
         with limit_query_time("page", _NARROW, prepared.query):
-            deadline = set_deadline(body, access.settings)
             found = await find_by_time(
                 connection, prepared.query, limit=MOST + 1, deadline=deadline
             )
@@ -152,4 +205,4 @@ async def _find(
             f"{len(found.uids)} inferences match now, and {body.expected} were expected: count them"
             " again. Nothing was tagged."
         )
-    return model, found.uids, missing
+    return model, found.uids, missing, deadline

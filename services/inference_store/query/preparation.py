@@ -108,6 +108,7 @@ async def check_request(
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
     names = {entry.key for entry in request.metadata}
+    names |= {f"{key}[]" for key in names}  # the elements, if it is an array
     if request.filter is not None:
         names |= names_in(request.filter)
     keys = await find_known_keys(connection, models, names)

@@ -172,7 +172,7 @@ async def check_list_of_keys(api: Api) -> None:
     def make(number: int, *items: tuple[str, str, Any]) -> NewInference:
         return NewInference(f"i{number}", at(number), items)
 
-    await api.store(
+    model = await api.store(
         make(0, ("speed", "int", "1"), ("inks", "json", '["a", "b"]'), ("n", "int", "x")),
         make(1, ("speed", "float", "1.5"), ("n", "int", "2"), ("plate", "string", "HH-X 1")),
         make(2, ("speed", "int", "3"), ("n", "int", None)),
@@ -193,6 +193,7 @@ async def check_list_of_keys(api: Api) -> None:
     }
     change = {"metadata": [{"key": "inks", "type": "string", "value": "b"}]}
     await api.ask("/v1/models/model/inferences/i3/metadata", change)
+    await remove_unused_names(make_leader(api.engine, api.blobs), [model])
     edited = await count_keys(api)
     assert (edited["inks"], "inks[]" in edited) == ({"string": 1}, False)
     expired = {"filter": "plate IS NOT NULL", "keep_input": "P0D", "keep_inference": "P0D"}

@@ -35,7 +35,9 @@ def _run(options: argparse.Namespace, *, removes: bool) -> int:
         say(f"There is no inference {id!r}.")
     for refused in tagged.refused:
         say(f"uid:{refused.uid}: {refused.detail}")
-    return FAILED if tagged.missing or tagged.refused else 0
+    for uid in tagged.remaining:
+        say(f"uid:{uid}: the time was over before its turn: send it again.")
+    return FAILED if tagged.missing or tagged.refused or tagged.remaining else 0
 
 
 TAG: Final = Command(_add_arguments, partial(_run, removes=False))

@@ -103,6 +103,8 @@ class TaggedInferences:
     missing: tuple[str, ...]
     """Ids that no inference has."""
     refused: tuple[RefusedTagging, ...]
+    remaining: tuple[UUID, ...]
+    """The time was over before their turn: tag them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from .entries import encode_entries as encode_entries
 from .entries import list_entries as list_entries
 from .entries import read_rows as read_rows
 from .reading import read_metadata as read_metadata
+from .reading import read_tags as read_tags
 from .values import COORDINATES as COORDINATES
 from .values import KEY_ALIASES as KEY_ALIASES
 from .values import METADATA_TYPES as METADATA_TYPES

@@ -79,6 +79,8 @@ class TypedItems:
 
     def _add_any(self, name: str, item: Item) -> None:
         key, declared, value, section, flags = item
+        if name == TAGS and isinstance(value, (dict, list)):
+            declared = _JSON.name  # whatever it says: the entry alone tells an array from its text
         unfit = self._find_obstacle(name)
         if unfit is not None:
             if unfit == "key_too_long":
@@ -94,8 +96,8 @@ class TypedItems:
             flags += ("reserved_type",)
         if value is None:
             self.presences.append(Presence(name, kind.name, True, flags))
-        elif name == TAGS and kind is _STRING and type(value) is str:
-            flags += self.splitter.split(name, [value])
+        elif name == TAGS:
+            flags += self._add_json(name, read_tags(kind, value))
         elif kind is _JSON:
             flags += self._add_json(name, value)
         else:
@@ -145,6 +147,22 @@ class TypedItems:
                 flags += ("nul_character" if "\0" in text else "lone_surrogate",)
         self.presences.append(Presence(name, kind.name, False, flags))
         return flags
+
+
+def read_tags(kind: MetadataTypeEntry | None, value: Json) -> Json:
+    """Return the tags in a value of this type. What is no array or object is an array of its text:
+    so `tags` never has a value of its own, beside which a filter would not see the elements."""
+    tags = value
+    if kind is _JSON and type(value) is str:
+        try:
+            tags = read_exactly(value)
+        except TooDeep:
+            return value
+        except UnreadableJson:
+            pass
+    if tags is None or isinstance(tags, (dict, list)):
+        return tags
+    return [tags if type(tags) is str else write_json(tags)]
 
 
 def _is_on_the_map(name: str, value: Indexable) -> bool:

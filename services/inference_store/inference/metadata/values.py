@@ -236,7 +236,7 @@ COORDINATES: Final[Mapping[str, Decimal]] = MappingProxyType(
 
 
 TAGS: Final = "tags"
-"""The key of tags: an array of texts, and a text alone is indexed as an array of one."""
+"""The key of tags: an array of texts; what is no array is indexed as an array of its text."""
 
 
 Section: TypeAlias = Literal["standard", "extended"]

@@ -25,7 +25,7 @@ from inference_store.query.cql2.tree import (
 from inference_store.query.properties import Operator, Takes
 
 from .arithmetic import exact
-from .names import METADATA, OWN, KnownKey, KnownKeys
+from .names import METADATA, OWN, KnownKey, KnownKeys, elements, key_of
 from .typed import Kind
 
 _CAPS: Final = MetadataCaps()
@@ -66,7 +66,9 @@ def metadata_node(entry: MetadataEntry, known: KnownKeys) -> Node:
             raise _wrong(entry, f"{operator.name} takes no value")
         sent = Operation("sent", (name,), at)
         return sent if operator.holds_for == "sent" else Operation("not", (sent,), at)
-    operands = _literals(entry, known.keys.get(entry.key, KnownKey(entry.key)), _values(entry))
+    name = elements(name, known)
+    key = known.keys.get(key_of(name), KnownKey(entry.key))
+    operands = _literals(entry, key, _values(entry))
     of = SourceRange(f"{entry.path}.operator")
     match operator.takes:
         case Takes.LIST:

@@ -75,6 +75,8 @@ def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
     resolved = described(node, checking)
     if isinstance(resolved, KnownKey):
         checking.warn_of_others(resolved, kind)
+        if (array := f"{resolved.name}[]") in checking.known_keys.keys:
+            checking.warn(f"{resolved.name!r} also came as an array: its elements are {array!r}.")
     return typed.Column(resolved.name, kind) if checking.inside else of_kind(resolved, kind)
 
 
