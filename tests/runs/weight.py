@@ -20,26 +20,26 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_100),
-    "api": (43, 11_610),
+    "api": (43, 11_660),
     "cli": (11, 1_860),
     "erasure": (27, 9_510),
     "export": (8, 2_730),
     "grpc_messages": (1, 50),
-    "index": (28, 6_650),
-    "inference": (20, 4_340),
+    "index": (28, 6_660),
+    "inference": (20, 4_360),
     "ingester": (12, 3_680),
     "local": (18, 3_030),
     "objects": (7, 1_660),
     "operations": (11, 2_580),
     "platform": (14, 3_320),
     "proxy": (41, 11_930),
-    "query": (52, 13_950),
-    "retention": (11, 3_110),
-    "tests": (563, 82_120),
+    "query": (52, 13_960),
+    "retention": (11, 3_150),
+    "tests": (563, 82_250),
     "client": (62, 9_480),
     "benchmarks": (39, 6_110),
     "docs": (48, 7_930),
-    "console": (213, 16_530),
+    "console": (213, 16_550),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
 WALKS: Final = {"a query": 15, "an erasure": 12, "a captured call": 10, "an event": 8}

@@ -79,7 +79,7 @@ STEPPED = {
     "rest_messages routing",
     "query": "aggregates.part_collector aggregates.run driving filters.operands filters.relations "
     "stored_counts",
-    "retention": "certifier eraser exporter housekeeping leader orphan_eraser "
+    "retention": "batch_eraser certifier eraser exporter housekeeping leader orphan_eraser "
     "residual run_executor",
 }
 

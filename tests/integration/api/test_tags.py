@@ -1,7 +1,6 @@
 """Tags: set, removed, found, counted, exported, held and erased over HTTP."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,9 @@ from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
+from inference_store.query import deadline
 from tests.integration.stored_inferences import NewInference, at
+from tests.stopped_clock import StoppedClock
 
 from .api_client import Api
 from .people import erase, place_hold
@@ -141,25 +142,24 @@ class _AwayBlobs(Blobs):
     """Writes once, and only when the request's time is over."""
 
     writes = 0
+    clock: StoppedClock
 
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
         self.writes += 1
         may = self.writes == 1
-        time.sleep(_SECONDS)
+        self.clock.now += 1_000
         if not may:
             raise ObjectStoreUnavailable("away")
         super().put(key, data, content_type=content_type)
 
 
-_SECONDS = 2.0
-
-
 async def test_says_what_became_of_each_when_a_part_is_away_and_time_is_over(
-    api: Api, settings: Callable[..., ApiSettings]
+    api: Api, settings: Callable[..., ApiSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with _AwayBlobs(settings()) as api.app.state.blobs:
-        change = {"add": ["x"], "filter": "n >= 2 OR n = 0", "expected": 5}
-        tagged = await tag(api, **change, timeout_seconds=_SECONDS)
+    with _AwayBlobs(settings()) as blobs, monkeypatch.context() as patched:
+        api.app.state.blobs, blobs.clock = blobs, StoppedClock()
+        patched.setattr(deadline, "time", blobs.clock)
+        tagged = await tag(api, add=["x"], filter="n >= 2 OR n = 0", expected=5)
     assert (tagged["changed"], tagged["unchanged"], len(tagged["remaining"])) == (1, 0, 3)
     [refused] = tagged["refused"]
     assert "object store is unavailable" in refused["detail"]
