@@ -38,7 +38,7 @@ BUDGETS: Final = {
     "tests": (563, 82_250),
     "client": (62, 9_480),
     "benchmarks": (39, 6_110),
-    "docs": (48, 7_930),
+    "docs": (48, 7_940),
     "console": (213, 16_550),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
