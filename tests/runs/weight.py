@@ -20,7 +20,7 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_100),
-    "api": (43, 11_660),
+    "api": (43, 11_670),
     "cli": (11, 1_860),
     "erasure": (27, 9_510),
     "export": (8, 2_730),

@@ -1,6 +1,7 @@
 """Answers: JSON with times in UTC with microseconds, numbers exact and any text as it came."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -302,9 +303,15 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
 
 
+# How pydantic names a member of a union, in the place of a field.
+_UNION_MEMBER: Final = re.compile(r"(function-(after|before|plain|wrap)|list|dict|tuple)\[.+\]")
+
+
 def _format_path(parts: Iterable[Any]) -> str:
     path = ""
     for part in parts:
+        if isinstance(part, str) and _UNION_MEMBER.fullmatch(part):
+            continue
         name = str(part)[:_NAME_CHARACTERS]
         path += f"[{part}]" if isinstance(part, int) else f".{name}" if path else name
     return path

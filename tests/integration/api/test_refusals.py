@@ -92,6 +92,8 @@ async def test_bodies_and_values_are_refused_by_name(api: Api) -> None:
     [fault] = (await api.ask(_QUERY, {"prediction": {"score": {"less": 1}}}, status=422))["errors"]
     assert fault["path"] == "prediction.score.less"
     assert fault["known"] == ["gt", "gte", "lt", "lte", "eq"]
+    problem = await api.ask(_QUERY, {"prediction": {"label": 5}}, status=422)
+    assert {fault["path"] for fault in problem["errors"]} == {"prediction.label"}
     problem = await api.read("/v1/projects?x=1", status=422)
     assert problem["errors"][0]["known"] == ["cursor", "limit"]
 
