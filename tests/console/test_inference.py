@@ -73,6 +73,20 @@ def test_shows_each_task(open_page: OpenPage) -> None:
             expect(page.get_by_text(text).first).to_be_visible()
 
 
+def test_a_conversation_that_the_proxy_stored_has_a_message_for_each_turn(
+    open_page: OpenPage, console: Console
+) -> None:
+    turns = "user: How tall\n\nis it?\n\nassistant: 324 m.\n\nuser: And how old?"
+    extras = {"task_type": "Text Generation", "data_content_type": "text/plain", "ok": True}
+    answers = [{"generated_text": "137 years."}]
+    console.produce(
+        capture(7, model_id="talker", data=turns.encode(), predictions=answers, extras=extras)
+    )
+    messages = open_first(open_page, "talker").get_by_role("main").locator("ol > li")
+    expect(messages.locator("h2")).to_have_text(["user", "assistant", "user", "model"])
+    expect(messages.first.locator("p")).to_have_text("How tall is it?")
+
+
 def test_turned_boxes_and_contours(open_page: OpenPage) -> None:
     for model in ("ships", "cells"):
         page = open_first(open_page, model)

@@ -35,11 +35,11 @@ BUDGETS: Final = {
     "proxy": (41, 11_930),
     "query": (52, 13_960),
     "retention": (11, 3_150),
-    "tests": (563, 82_250),
+    "tests": (563, 82_270),
     "client": (62, 9_480),
     "benchmarks": (39, 6_110),
     "docs": (48, 7_940),
-    "console": (213, 16_550),
+    "console": (213, 16_560),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
 WALKS: Final = {"a query": 15, "an erasure": 12, "a captured call": 10, "an event": 8}

@@ -6,6 +6,9 @@ export interface Message {
 }
 
 const MOST_WORDS = 100_000;
+/** Several messages as the proxy stores them: each after its role, with a blank line between. */
+const ROLE = "(?:system|developer|user|assistant|tool|function|unknown): ";
+const TURN = new RegExp(String.raw`\n\n(?=${ROLE})`);
 
 /** Reads a request; a form that is not known is shown as it came. */
 export function readConversation(text: string): Message[] {
@@ -13,7 +16,7 @@ export function readConversation(text: string): Message[] {
   try {
     body = JSON.parse(text);
   } catch {
-    return [say("input", text)];
+    return new RegExp(`^${ROLE}`).test(text) ? text.split(TURN).map(readTurn) : [say("input", text)];
   }
   if (!isRecord(body)) return [say("input", typeof body === "string" ? body : text)];
   if (Array.isArray(body.messages)) return body.messages.filter(isRecord).map(readMessage);
@@ -25,6 +28,11 @@ export function readConversation(text: string): Message[] {
     }
   }
   return [say("input", text)];
+}
+
+function readTurn(turn: string): Message {
+  const end = turn.indexOf(": ");
+  return say(turn.slice(0, end), turn.slice(end + 2));
 }
 
 function readMessage(message: Record<string, unknown>): Message {
