@@ -26,5 +26,5 @@ def change_tags(
         body |= question.list_conditions()
         if question.inference_ids is None:
             body["expected"] = yield from count(question)
-    request = make_request("POST", f"{question.path}/tags", body=body, is_read=True)
+    request = make_request("POST", f"{question.path}/tags", body=body)
     return (yield from fetch(TaggedInferences, request))

@@ -23,7 +23,6 @@ from inference_store.api import (
     language,
     metadata_edits,
     models,
-    overview,
     policy_changes,
     queries,
     reconciliations,
@@ -67,7 +66,6 @@ _PARTS = (
     models,
     language,
     queries,
-    overview,
     follow,  # before the route of an inference, whose id it would be
     inferences,
     views,

@@ -1,4 +1,5 @@
-"""Which inferences of one model or several, how many, and what they add up to by groups."""
+"""Which inferences of one model or several, how many, and what they add up to: by groups, and in a
+model's overview."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access.rights import Right
+from inference_store.index import unsettled
 from inference_store.index.registrations import Registration
 from inference_store.query.aggregates import Aggregated, Target, aggregate
 from inference_store.query.aggregates.aggregation import Aggregation
@@ -17,11 +19,12 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
 from inference_store.query.matching import Query as ModelQuery
-from inference_store.query.preparation import prepare
+from inference_store.query.overview import Overview, read_overview
+from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.search import count
 
 from .access import Access, Asking, Needs, Over
-from .answer import Answer
+from .answer import Answer, Shown
 from .conditions import (
     Conditions,
     ConditionsAcross,
@@ -34,8 +37,8 @@ from .conditions import (
     warn_of_left_out,
 )
 from .dependencies import Querying
-from .fields import InQuery
-from .http import INFERENCES, ModelId
+from .fields import InQuery, ReceivedParameters
+from .http import INFERENCES, OF_MODEL, ModelId
 from .inference_models import Explained, InferenceCount, InferencePage
 from .inference_pages import (
     AnsweredPage,
@@ -244,3 +247,39 @@ async def _find_models(
         return await choose_models(connection, access, body), None
     registration, extent = await access.find_model_to_query(connection, model_id)
     return [registration], extent
+
+
+_NARROW_WINDOW = "The overview took too long: narrow received_from and received_to."
+
+
+class ShownOverview(Overview, Shown):
+    """What a model did in a window of time, and what needs attention."""
+
+    model_id: str
+    dead_letters: int | None
+    """Events of the model that could not be indexed and wait for a decision, whenever they came;
+    null for a caller without `admin`. At most 10,000 are counted, as of parked events."""
+    parked_events: int | None
+    """Events of the model that wait for an object."""
+
+
+@router.add(f"GET {OF_MODEL}/overview", Right.READ, "Read the overview of a model")
+async def get_overview(
+    model_id: ModelId, window: InQuery[ReceivedParameters], connection: Querying, access: Asking
+) -> Answer[ShownOverview]:
+    """Inferences, errors, latency, labels and scores over time, and what needs attention. Counts
+    of inferences, errors and predictions are exact; `sampled` says what the others are made of."""
+    model, extent = await access.find_model_to_query(connection, model_id)
+    since, until = window.received_from, window.received_to
+    request = QueryRequest(since=since, until=until)
+    query = (await prepare(connection, model.model, request, extent)).query
+    deadline = Deadline.after(access.settings.query_timeout_seconds)
+    with limit_query_time("overview", _NARROW_WINDOW, query):
+        overview = await read_overview(connection, query, deadline, since=since, until=until)
+    waiting = {"dead_letters": ("open", "redrive"), "parked_events": ("parked",)}
+    may_know, id = access.has_right(Right.ADMIN, model), model.model_id
+    counts = {
+        name: await unsettled.count_waiting(connection, id, states) if may_know else None
+        for name, states in waiting.items()
+    }
+    return Answer(ShownOverview.show(overview, model_id=id, **counts))

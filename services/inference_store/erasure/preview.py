@@ -323,8 +323,8 @@ def _build_losses(
 def make_token(of: PolicyOwner, revision: int, requested: str, made_at: datetime) -> UUID:
     """Return the token of a preview: when it was made, and a hash of that and of what it was of.
 
-    `requested`: the policy as it was sent. No secret is in it: whoever may set a policy may preview
-    it as well.
+    `requested`: the policy as it was sent. The token holds no secret, because everyone who may set
+    a policy may also preview it.
     """
     seconds = int(made_at.timestamp())
     content = json.dumps([seconds, of.level, of.subject, revision, requested])

@@ -4,11 +4,11 @@ They are resolved before the batch, in transactions of their own: read first, in
 ones (ON CONFLICT uses up identity values). A crash leaves a name that nothing uses yet.
 
 Names that no row of a model has any more are removed: they repeat what was erased. `filter_unused`
-reads without a lock. `remove_unused` reads again under two locks, in this order: that of the
-registration, of which whoever writes rows holds a share, so that none comes between the check and
-the removal; then the lock of whoever adds names. After a crash the next call finds the names. An
-integer is never used twice: a writer that knows one of a removed name calls `has_names` after it
-has its share of the first lock, and resolves again.
+reads without a lock. `remove_unused` takes two locks, in this order, and reads again: the lock on
+the registration, which every writer of rows shares, so that no row appears between the check and
+the removal; then the lock for adding names. After a crash the next call finds the names. An integer
+is never used twice: once a writer shares the first lock, it calls `has_names`, and resolves again
+the names that were removed.
 """
 
 import asyncio

@@ -9,25 +9,37 @@ from .hallway import MODEL, make_frames
 
 _QUERY: Final = f"/v1/models/{MODEL}/inferences/query"
 _Oracle = Callable[[dict[str, Any]], bool]
-_PERSON: Final[_Oracle] = lambda one: one["label"] == "person"  # noqa: E731
-_CAR: Final[_Oracle] = lambda one: one["label"] == "car"  # noqa: E731
-_LOW: Final[_Oracle] = lambda one: one["score"] < 0.4  # noqa: E731
+
+
+def _is_person(one: dict[str, Any]) -> bool:
+    return bool(one["label"] == "person")
+
+
+def _is_car(one: dict[str, Any]) -> bool:
+    return bool(one["label"] == "car")
+
+
+def _is_low(one: dict[str, Any]) -> bool:
+    return bool(one["score"] < 0.4)
+
+
 _CASES: Final[list[tuple[dict[str, Any], _Oracle | None]]] = [
     ({}, None),
     ({"filter": "frame_number > 8990 AND NOT top_label = 'car'"}, None),
     ({"filter": "count_predictions() >= 2 OR prediction()"}, None),
     ({"filter": "NOT prediction(label = 'car')"}, None),
-    ({"filter": "prediction(label = 'person' AND score < 0.4)"}, lambda o: _PERSON(o) and _LOW(o)),
+    ({"filter": "prediction(label = 'person' AND score < 0.4)"},
+     lambda o: _is_person(o) and _is_low(o)),
     ({"filter": "prediction(label = 'person') AND prediction(score < 0.4)"},
-     lambda o: _PERSON(o) or _LOW(o)),
-    ({"filter": "prediction(label = 'person') AND NOT prediction(label = 'car')"}, _PERSON),
-    ({"filter": "NOT (NOT prediction(label = 'car') AND ok)"}, _CAR),
-    ({"filter": "prediction(NOT label = 'car') OR frame_number < 8990"}, lambda o: not _CAR(o)),
+     lambda o: _is_person(o) or _is_low(o)),
+    ({"filter": "prediction(label = 'person') AND NOT prediction(label = 'car')"}, _is_person),
+    ({"filter": "NOT (NOT prediction(label = 'car') AND ok)"}, _is_car),
+    ({"filter": "prediction(NOT label = 'car') OR frame_number < 8990"}, lambda o: not _is_car(o)),
     ({"filter": "count_predictions(area >= 2000) + 1 > 2"}, lambda o: o["area"] >= 2000),
-    ({"filter": "ok AND count_predictions(label = 'car') < 1"}, _CAR),
-    ({"prediction": {"label": ["car", "bus"]}}, _CAR),
+    ({"filter": "ok AND count_predictions(label = 'car') < 1"}, _is_car),
+    ({"prediction": {"label": ["car", "bus"]}}, _is_car),
     ({"prediction": {"score": {"lt": 0.4}}, "filter": "prediction(label = 'person')"},
-     lambda o: _PERSON(o) or _LOW(o)),
+     lambda o: _is_person(o) or _is_low(o)),
 ]  # fmt: skip
 
 

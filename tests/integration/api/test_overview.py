@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inference_store.access.rights import Grant, Right
-from inference_store.api.overview import ShownOverview
+from inference_store.api.queries import ShownOverview
 from inference_store.index import api_keys
 from inference_store.inference.events.event import Extras
 from inference_store.query.counting import count_ended
