@@ -33,12 +33,10 @@ from inference_store.index import key_registry, partitions, registrations
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import (
-    SIDE_TABLES,
     blob_reference,
     erasing,
     inference,
     metadata_key,
-    metadata_presence,
 )
 from inference_store.index.writing import add_metadata
 from inference_store.inference import layout
@@ -208,22 +206,17 @@ async def _filter_holding(
     return [hold for hold in candidates if await holds.find_holds(connection, [hold], model, [uid])]
 
 
-_INDEXED = (*SIDE_TABLES.values(), metadata_presence)
-
-
 async def _remove_rows(
     connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> None:
     """Delete the rows of what changes; retention removes keys that no row has any more."""
-    here = [select(t.c.key).where(t.c.model == model, t.c.uid == uid) for t in _INDEXED]
+    tables = key_registry.TABLES.values()
+    here = [select(t.c.key).where(t.c.model == model, t.c.uid == uid) for t in tables]
     names = select(metadata_key.c.key, metadata_key.c.name)
     rows = await connection.execute(names.where(metadata_key.c.key.in_(union_all(*here))))
     removed = sorted(row.key for row in rows if change.removes(row.name, old))
     if removed:
-        await key_registry.subtract(connection, model, [uid], removed)
-    for table in _INDEXED if removed else ():
-        theirs = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
-        await connection.execute(delete(table).where(*theirs))
+        await key_registry.delete_rows(connection, model, [uid], keys=removed)
 
 
 async def _lock_row(

@@ -14,7 +14,7 @@ the new blob goes with the inference. No edit comes between: it waits for the ma
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ARRAY, ColumnElement, Table, and_, func, literal, select, union_all
@@ -46,6 +46,8 @@ from inference_store.inference.events import StorageKey, received_at_of, uid_flo
 from inference_store.inference.layout import edited_key
 from inference_store.query.deadline import range_of_time
 
+# Without those of metadata, whose rows are counted by key.
+_OTHERS: Final = [t for t in reversed(PARTITIONED) if t not in key_registry.TABLES.values()]
 Moves: TypeAlias = Mapping[str, str | None]
 """The new key by the old one; None: the inference has left the old one before."""
 
@@ -112,12 +114,16 @@ async def _delete_inferences(
     *,
     whole_span: bool,
 ) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    # the rows of what went before it in a closed span were subtracted with it
+    # the metadata of what went before it in a closed span is off the counts already
     present = [uid for _, uid in await stored(connection, ((model, uid) for uid in uids))]
-    if present:
-        await key_registry.subtract(connection, model, present)
-    tables = (inference,) if whole_span else tuple(reversed(PARTITIONED))
+    if whole_span:
+        counts: Counter[str] = Counter()
+        if present:
+            await key_registry.subtract(connection, model, present)
+    else:
+        counted = None if len(present) == len(uids) else present
+        counts = await key_registry.delete_rows(connection, model, uids, counted=counted)
+    tables = (inference,) if whole_span else _OTHERS
     for table in (*tables, blob_reference):
         deleted = await connection.execute(table.delete().where(among(table, model, uids)))
         counts[table.name] = deleted.rowcount

@@ -2,10 +2,10 @@
 
 Every batch appends its own counts (`metadata_key_delta`); `fold` adds them up in
 `metadata_key_seen`. A reader uses both, so that a new key shows at once. Whoever deletes rows of
-metadata subtracts them first, in the same transaction.
+metadata takes them off in the same transaction.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,8 @@ from uuid import UUID
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
-    CompoundSelect,
+    FromClause,
+    Table,
     any_,
     bindparam,
     func,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.dialects.postgresql import INTEGER, JSONB, TEXT
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.inference.json_text import storable
@@ -47,6 +49,7 @@ from .tables import (
 _LOCK = 7_302_006
 MOST_EXAMPLES = 3
 _NO_EXAMPLES = literal([], JSONB)
+_UIDS: Final = ARRAY(UUID_TYPE(as_uuid=True))
 _MODELS = bindparam("models", type_=ARRAY(INTEGER()))
 FROM_TEXT: Final = "from_text"
 KEY_TOO_LONG: Final = "key_too_long"
@@ -239,49 +242,80 @@ def _merged() -> PreparedStatement:
     )
 
 
-async def subtract(
+_Lost: TypeAlias = dict[int, dict[str | None, int]]
+"""Rows that go, by key and table; None: those that are only known to be there."""
+TABLES: Final = dict[str | None, Table]([(None, metadata_presence), *SIDE_TABLES.items()])
+"""Those with rows of metadata. Presences come first, because texts decide which are counted."""
+
+
+async def delete_rows(
     connection: AsyncConnection,
     model: int,
     uids: Sequence[UUID],
+    *,
     keys: Collection[int] | None = None,
-) -> None:
-    """Take the metadata rows of inferences off the counts: all of them, or those of `keys`.
+    counted: Sequence[UUID] | None = None,
+) -> Counter[str]:
+    """Delete the metadata rows of inferences, all or those of `keys`, take them off the counts, and
+    return how many went of each table.
 
-    For the caller's transaction, which goes on to delete them. A row does not say as what type its
-    value was sent: types that share a table lose in proportion.
+    `counted`: the inferences whose rows are still in the counts; None: of all of them.
     """
-    gone: dict[int, dict[Family | None, int]] = defaultdict(dict)
-    for row in await connection.execute(_count_rows(model, uids, keys)):
-        gone[row.key][row.kind] = row.number
-    types = await _types(connection, {"models": [model], "keys": list(gone)}) if gone else {}
+    lost: _Lost = defaultdict(dict)
+    deleted: Counter[str] = Counter()
+    for kind, table in TABLES.items():
+        wanted = () if keys is None else (table.c.key.in_(keys),)
+        deletion = table.delete().where(among(table, model, uids), *wanted)
+        gone = deletion.returning(table.c.uid, table.c.key).cte("gone")
+        is_counted = [] if kind else [_has_no_text(gone, model, uids)]
+        if counted is not None:
+            is_counted.append(gone.c.uid == any_(literal(list(counted), _UIDS)))
+        number = func.count().filter(*is_counted) if is_counted else func.count()
+        query = select(gone.c.key, func.count().label("rows"), number.label("counted"))
+        for row in await connection.execute(query.group_by(gone.c.key)):
+            deleted[table.name] += row.rows
+            if row.counted:
+                lost[row.key][kind] = row.counted
+    await _take_off(connection, model, lost)
+    return deleted
+
+
+async def subtract(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
+    """Take the metadata rows of inferences off the counts: they go later, with their partition."""
+    counts = []
+    for kind, table in TABLES.items():
+        here = table.c
+        rows = select(here.key, literal(kind, TEXT()).label("kind"), func.count().label("number"))
+        rows = rows.where(among(table, model, uids)).group_by(here.key)
+        counts.append(rows if kind else rows.where(_has_no_text(table, model, uids)))
+    lost: _Lost = defaultdict(dict)
+    for row in await connection.execute(union_all(*counts)):
+        lost[row.key][row.kind] = row.number
+    await _take_off(connection, model, lost)
+
+
+def _has_no_text(of: FromClause, model: int, uids: Sequence[UUID]) -> ColumnElement[bool]:
+    # what is there as text too is counted as text alone
+    texts = SIDE_TABLES["string"]
+    same = select(texts.c.uid).where(texts.c.uid == of.c.uid, texts.c.key == of.c.key)
+    return ~same.where(among(texts, model, uids)).exists()
+
+
+async def _take_off(connection: AsyncConnection, model: int, lost: _Lost) -> None:
+    """Write what goes as deltas. A row does not say as what type its value was sent: types that
+    share a table lose in proportion."""
+    types = await _types(connection, {"models": [model], "keys": list(lost)}) if lost else {}
     deltas = [
         {
             **{"model": model, "key": key, "type": seen.type, "flag": seen.flag, "count": -number},
             **{"first_seen": seen.first_seen, "last_seen": seen.last_seen},
         }
-        for key, numbers in gone.items()
-        for kind, lost in numbers.items()
-        for seen, number in _share([e for e in types.get(key, ()) if e.kind == kind], lost)
+        for key, numbers in lost.items()
+        for kind, gone in numbers.items()
+        for seen, number in _share([e for e in types.get(key, ()) if e.kind == kind], gone)
     ]
     if deltas:
         await connection.execute(insert(metadata_key_delta), deltas)
-
-
-def _count_rows(
-    model: int, uids: Sequence[UUID], keys: Collection[int] | None
-) -> CompoundSelect[Any]:
-    counts = []
-    for kind, table in (*SIDE_TABLES.items(), (None, metadata_presence)):
-        here = table.c
-        rows = select(here.key, literal(kind, TEXT()).label("kind"), func.count().label("number"))
-        rows = rows.where(among(table, model, uids)).group_by(here.key)
-        if kind is None:
-            # what is there as text too is counted as text alone
-            texts = SIDE_TABLES["string"]
-            same = select(texts.c.uid).where(texts.c.uid == here.uid, texts.c.key == here.key)
-            rows = rows.where(~same.where(among(texts, model, uids)).exists())
-        counts.append(rows if keys is None else rows.where(here.key.in_(keys)))
-    return union_all(*counts)
 
 
 def _share(types: Sequence[TypeSeen], lost: int) -> Iterator[tuple[TypeSeen, int]]:
