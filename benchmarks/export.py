@@ -125,8 +125,7 @@ def _serve(size: int) -> Iterator[_Stage]:
 @contextmanager
 def _serve_dataset(size: int) -> Iterator[tuple[KeptPostgres, str]]:
     """A server with `size` inferences and their metadata, kept, and the database's address."""
-    folder = folder_of(size, None)
-    folder = folder.with_name(f"{folder.name}-with-metadata")
+    folder = folder_of(f"{size}-with-metadata")
     if not (folder / _COMPLETE).exists():
         _fill(folder, size)
     with KeptPostgres(folder, SETTINGS) as server:

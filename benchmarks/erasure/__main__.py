@@ -30,9 +30,15 @@ from tests.servers.server import SHARED_TEMPORARY
 
 from benchmarks.events import Event, fill, make_events, open_store, put_objects
 from benchmarks.query.asker import Asker, asking
-from benchmarks.query.dataset import DATABASE, KeptPostgres, cache, count_partitions, loaded_into
+from benchmarks.query.dataset import (
+    DATABASE,
+    KeptPostgres,
+    count_partitions,
+    folder_of,
+    loaded_into,
+)
 from benchmarks.query.feeder import feeding
-from benchmarks.query.population import MODELS, VERSION
+from benchmarks.query.population import MODELS
 from benchmarks.results import add_results_option, deliver, describe_machine, format_bars
 from benchmarks.servers import BUCKET, NOBODY, POSTGRES, CpuClock, start_service
 from inference_store.index import registrations
@@ -84,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _dataset(rows: int) -> Iterator[PostgresServer]:
     """A server where DOOMED has about `rows` inferences: gone when this ends."""
     size = round(rows / _SHARE)
-    kept = cache() / f"v{VERSION}-{size}-erasure"
+    kept = folder_of(f"{size}-erasure")
     loaded_into(kept, size, models=MODELS[::-1], objects=False)
     folder = kept.with_name(f"{kept.name}-run")
     shutil.rmtree(folder, ignore_errors=True)

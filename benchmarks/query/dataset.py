@@ -1,8 +1,8 @@
 """The data set, kept: a Postgres of its own whose data stay in a cache folder.
 
 Loading ten million takes the better part of an hour, asking them a few minutes. What is kept is
-known by the population's version, its size and its partitions; the schema is brought up to date
-by its own migrations, so that a new one loads nothing anew.
+known by the population's version, its size, its partitions and the schema: until a release, the
+first migration makes what the tables say, and a database that was made before cannot be migrated.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from tests.servers.fixtures import migrate
 from tests.servers.postgres import PostgresServer, find_postgres
 from tests.servers.process import LeashedProcess
 
+from inference_store.index import tables
 from inference_store.index.database import create_engine
 from inference_store.index.partitions import drop, list_partitions
 from inference_store.index.schema import MIGRATIONS
@@ -83,15 +84,14 @@ def cache() -> Path:
     return Path.home() / ".cache" / "inference-store" / "bench"
 
 
-def folder_of(size: int, partitions: int | None) -> Path:
-    """The folder of one data set. Its name has the schema: until a release the first migration
-    changes, and a database that was made before cannot be migrated."""
-    spans = "" if partitions is None else f"-{partitions}-partitions"
+def folder_of(kind: str) -> Path:
+    """Return the folder of one data set of this version's schema."""
     parent = find_postgres().parent.name
     version = parent if parent.isdigit() else "wheel"
-    paths = sorted(path for path in MIGRATIONS.rglob("*") if path.suffix in {".py", ".sql"})
-    schema = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:8]
-    return cache() / f"v{VERSION}-{size}{spans}-postgres-{version}-schema-{schema}"
+    paths = [*MIGRATIONS.rglob("*"), *Path(tables.__file__).parent.glob("*")]
+    texts = (path.read_bytes() for path in sorted(paths) if path.suffix in {".py", ".sql"})
+    schema = hashlib.sha256(b"".join(texts)).hexdigest()[:8]
+    return cache() / f"v{VERSION}-{kind}-postgres-{version}-schema-{schema}"
 
 
 @contextmanager
@@ -107,8 +107,9 @@ def dataset(
 
 
 def loaded(size: int, partitions: int | None = None) -> Path:
-    """The folder of a data set, which is loaded if it is not there: outside of any event loop."""
-    folder = folder_of(size, partitions)
+    """The folder of a data set, which is loaded if it is not there, in place of one of another
+    schema: outside of any event loop."""
+    folder = folder_of(f"{size}" + (f"-{partitions}-partitions" if partitions else ""))
     loaded_into(folder, size, partitions=partitions)
     return folder
 
@@ -124,8 +125,8 @@ def loaded_into(
     """Load a data set into a folder, unless it is there: outside of any event loop. See `load`."""
     if (folder / _LOADED).exists():
         return
-    if folder.exists():
-        shutil.rmtree(folder)
+    for outdated in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
+        shutil.rmtree(outdated)
     print(f"loading {size:,} inferences into {folder} …", flush=True)
     with KeptPostgres(folder, {**SETTINGS, **_LOADING}) as server:
         dsn = server.create_database(DATABASE)
