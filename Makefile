@@ -33,7 +33,9 @@ PINS := requirements-tools.txt
 # Of an environment, its requirements, and options: the versions, without hashes.
 pin = @printf '\n\# [$(1)]\n' >>$(PINS) && \
 	$(filter-out --generate-hashes,$(LOCK:pyproject.toml=$(2))) --upgrade $(3) >>$(PINS)
-LOCK_BUILD := $(filter-out pyproject.toml,$(LOCK)) --group build
+LOCK_BUILD := $(filter-out pyproject.toml,$(LOCK)) --group build --group docs
+# The demo takes only pictures and texts from scikit-image and scikit-learn: nothing that computes.
+UNUSED := $(addprefix --no-emit-package ,imageio joblib lazy-loader narwhals networkx scipy threadpoolctl tifffile)
 
 # Compiled modules are kept: each of a run's processes would compile them again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -63,6 +65,7 @@ docs: $(DEV_STAMP) ## Build the docs as a site in build/docs; a broken link fail
 
 $(SITE_STAMP): $(SITE_SOURCES) | $(DEMO_STAMP)
 	@echo "Building the docs ..."
+	@test -e $(DEV_STAMP) || $(PIP) --no-deps --no-compile --require-hashes -r requirements-build.lock
 	@rm -rf $(SITE).new
 	@$(BIN)/python -m sphinx -q -W -E -d build/doctrees docs $(SITE).new
 	@touch $(SITE).new/$(notdir $@)
@@ -86,8 +89,8 @@ screenshots: $(SITE_STAMP) $(DEV_STAMP) ## Make the pictures of the console in t
 
 lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 	$(LOCK) --upgrade --extra client --extra parquet -o requirements.lock
-	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo -c requirements.lock -o requirements-demo.lock
-	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
+	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo $(UNUSED) -c requirements.lock -o requirements-demo.lock
+	$(LOCK) --upgrade --group build --group docs --extra client --extra parquet --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK_BUILD) --upgrade -c requirements-demo.lock -o requirements-build.lock
 	@echo "# The packages of the tests' model servers, clients and readers, a section for each environment. \`make lock\` writes it." >$(PINS)
 	$(call pin,mlserver,tests/upstreams/requirements.in)
