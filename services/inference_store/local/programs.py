@@ -5,7 +5,6 @@ import os
 import sys
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from inference_store.local.folder import HOST, LocalFolder
@@ -15,6 +14,8 @@ from .servers import Servers
 
 PREFIX = "INFERENCE_STORE_"
 MIGRATE = "migrate"
+MODEL_SERVER = "model-server"
+_MODEL_SERVER_MODULE = "inference_store.local.demo.model_server"
 SERVICES = ("ingester", "api", "retention", "proxy")
 """The services in the order they are started; they are stopped in reverse: the proxy first, while
 its captures can still be published and indexed."""
@@ -25,37 +26,13 @@ _MIGRATE_SECONDS = 300.0
 _REBUILD_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePorts:
-    """The ports of the services, all on 127.0.0.1."""
-
-    api: int
-    proxy: int
-    proxy_grpc: int
-    admin: Mapping[str, int]
-    """Each service's port of health and metrics."""
+def url(port: int) -> str:
+    return f"http://{HOST}:{port}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelServer:
-    """A started server."""
-
-    running: RunningPart
-    rest: str
-    """`http://127.0.0.1:<port>`."""
-    grpc: str
-    """`127.0.0.1:<port>`."""
-
-    def wait_ready(self) -> None:
-        """Wait until its models are loaded. Raises LocalStackError."""
-        url = f"{self.rest}/v2/health/ready"
-        self.running.wait_ready(lambda: find_problem(url), READY_SECONDS)
-
-
-def settings(
-    servers: Servers, model_server: ModelServer, ports: ServicePorts, folder: LocalFolder
-) -> dict[str, str]:
-    """Return the services' settings for these servers, name (without prefix) to value."""
+def settings(servers: Servers, ports: Mapping[str, int], folder: LocalFolder) -> dict[str, str]:
+    """Return the services' settings for these servers, name (without prefix) to value. `ports`: of
+    each part, of its gRPC (`proxy-grpc`) and of its health and metrics (`proxy-admin`)."""
     return {
         "POSTGRES_DSN": servers.postgres.dsn,
         "KAFKA_BOOTSTRAP_SERVERS": servers.kafka.bootstrap_servers,
@@ -67,23 +44,23 @@ def settings(
         "API_HOST": HOST,
         # On purpose: it serves only this machine, and its data are a demonstration.
         "AUTH": "off",
-        "API_PORT": str(ports.api),
+        "API_PORT": str(ports["api"]),
         "PROXY_HOST": HOST,
-        "PROXY_PORT": str(ports.proxy),
-        "PROXY_GRPC_PORT": str(ports.proxy_grpc),
+        "PROXY_PORT": str(ports["proxy"]),
+        "PROXY_GRPC_PORT": str(ports["proxy-grpc"]),
         "PROXY_SPOOL": "all",
         "PROXY_SPOOL_DIRECTORY": str(folder.spool),
         # Less than a part has until it is killed.
         "PROXY_GRACE_SECONDS": "10",
-        "PROXY_UPSTREAM": model_server.rest,
-        "PROXY_UPSTREAM_GRPC": model_server.grpc,
+        "PROXY_UPSTREAM": url(ports[MODEL_SERVER]),
+        "PROXY_UPSTREAM_GRPC": f"{HOST}:{ports[f'{MODEL_SERVER}-grpc']}",
         "PROXY_PROTOCOLS": "v2,v2-grpc,openai",
         # A model's registration divides its batches; this api asks for no key.
-        "PROXY_REGISTRY_URL": f"http://{HOST}:{ports.api}",
+        "PROXY_REGISTRY_URL": url(ports["api"]),
         "PROXY_REGISTRY_KEY": "unused",
         "PROXY_REGISTRY_FILE": str(folder.path / "registrations.json"),
         "PROXY_REPORT_SECONDS": "2",
-        **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in ports.admin.items()},
+        **{f"{name.upper()}_ADMIN_PORT": str(ports[f"{name}-admin"]) for name in SERVICES},
     }
 
 
@@ -113,10 +90,9 @@ def start(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> RunningP
     return RunningPart(_part(name, folder, chosen), folder)
 
 
-def wait_ready(running: RunningPart, admin_port: int) -> None:
-    """Wait until the service reports that it is ready. Raises LocalStackError."""
-    url = f"http://{HOST}:{admin_port}/health/ready"
-    running.wait_ready(lambda: find_problem(url), READY_SECONDS)
+def wait_ready(running: RunningPart, port: int, path: str = "/health/ready") -> None:
+    """Wait until the program reports that it is ready. Raises LocalStackError."""
+    running.wait_ready(lambda: find_problem(f"{url(port)}{path}"), READY_SECONDS)
 
 
 def count_awaited(api: str, since: datetime) -> int | None:
@@ -145,11 +121,7 @@ def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str], *arguments:
     )
 
 
-MODEL_SERVER = "model-server"
-_MODEL_SERVER_MODULE = "inference_store.local.demo.model_server"
-
-
-def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> ModelServer:
+def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> RunningPart:
     """Start the server; it is not ready yet. Must be called by the main thread."""
     part = Part(
         name=MODEL_SERVER,
@@ -157,5 +129,4 @@ def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> M
         environment=dict(os.environ),
         current_folder=folder.run,
     )
-    running = RunningPart(part, folder)
-    return ModelServer(running, f"http://{HOST}:{rest_port}", f"{HOST}:{grpc_port}")
+    return RunningPart(part, folder)

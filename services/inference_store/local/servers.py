@@ -121,6 +121,10 @@ class Servers:
     s3: S3
     kafka: Kafka
 
+    @property
+    def parts(self) -> tuple[RunningPart, ...]:
+        return self.postgres.running, self.s3.running, self.kafka.running
+
 
 def end_what_is_left(folder: LocalFolder, programs: Sequence[str]) -> list[str]:
     """End what an earlier start left running: `programs` in their order, then the servers.

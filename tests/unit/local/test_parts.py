@@ -87,37 +87,28 @@ def requested() -> dict[str, int]:
     return dict(zip(("api", "proxy"), free_ports(2), strict=True))
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "ports.json"
-
-
-def test_ports_are_those_of_the_last_start_unless_one_is_taken(
-    file: Path, requested: dict[str, int]
+def test_a_port_that_is_requested_is_taken_or_refused_and_each_part_has_its_own(
+    requested: dict[str, int],
 ) -> None:
-    first = choose_ports(file, PARTS, requested)
-    assert len(set(first.ports.values())) == len(PARTS)
-    second = choose_ports(file, PARTS, {})
-    assert second.ports == first.ports
-    assert not [sentence for sentence in second.sentences if "taken" in sentence]
-    choose_ports(file, PARTS, requested)
-    with occupy(requested["api"]):
-        second = choose_ports(file, PARTS, {})
-    assert second["api"] != requested["api"]
-    assert second["proxy"] == requested["proxy"]
-    sentence = f"Port {requested['api']} is taken by another program: the REST API listens on"
-    assert f"{sentence} {second['api']}." in second.sentences
-    assert choose_ports(file, PARTS, {})["api"] == second["api"]
-
-
-def test_refuses_a_requested_port_that_is_taken(file: Path, requested: dict[str, int]) -> None:
+    ports, sentences = choose_ports(PARTS, requested)
+    assert ports | requested == ports
+    assert len(set(ports.values())) == len(PARTS)
+    assert f"The REST API listens on {requested['api']}: " in sentences[0]
     refused = pytest.raises(PortTaken, match=f"Port {requested['api']} .*REST API")
     with occupy(requested["api"]), refused:
-        choose_ports(file, PARTS, requested)
-    assert not file.exists()
-    # one that cannot be read is no trouble
-    file.write_text("[")
-    assert choose_ports(file, PARTS, requested)["api"] == requested["api"]
+        choose_ports(PARTS, requested)
+
+
+def test_a_taken_default_port_gives_way_to_the_next_free_one(
+    requested: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = requested["api"]
+    monkeypatch.setattr("inference_store.local.stack.DEFAULT_PORTS", {"api": taken})
+    assert choose_ports(PARTS, {})[0]["api"] == taken
+    with occupy(taken):
+        ports, [sentence] = choose_ports(PARTS, {})
+    assert ports["api"] not in {taken, ports["proxy"], ports["s3"]}
+    assert f"Port {taken} is taken by another program. The REST API listens" in sentence
 
 
 SERVICES = Path(__file__).parents[3] / "services"

@@ -79,7 +79,7 @@ def _wait_indexed(stack: Stack, rest: Rest, show: Callable[[str], None]) -> None
         if time.monotonic() > deadline:
             raise LocalStackError(
                 f"After {_INDEXED_SECONDS:.0f} s only {indexed} of {total} inferences are "
-                f"indexed; see {stack.services['ingester'].log}"
+                f"indexed; see {stack.running['ingester'].log}"
             )
         show(f"indexed {indexed} of {total}")
         time.sleep(_POLL_SECONDS)
@@ -105,8 +105,8 @@ async def _send_all(
 
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     async with (
-        aiohttp.ClientSession(stack.proxy, timeout=timeout) as session,
-        grpc.aio.insecure_channel(stack.proxy_grpc) as channel,
+        aiohttp.ClientSession(stack.url("proxy"), timeout=timeout) as session,
+        grpc.aio.insecure_channel(stack.grpc("proxy")) as channel,
     ):
         client = Client(session, channel)
         await asyncio.gather(*(send(stream, client) for stream in streams))
