@@ -99,7 +99,7 @@ class LocalFolder:
 
     @property
     def run(self) -> Path:
-        """Pid files and addresses of what runs now."""
+        """Settings and addresses of what runs now."""
         return self.path / "run"
 
     @property

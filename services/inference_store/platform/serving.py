@@ -7,7 +7,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -99,10 +99,6 @@ class Connections(Shares):
         limit = self.hold(address)
         return limit is None or self.refuse(limit)
 
-    def count_late(self, late: Late) -> None:
-        """Count a connection that is closed because something took too long."""
-        CONNECTIONS_LATE.labels(self.port, late).inc()
-
     def refuse(self, limit: Limit) -> bool:
         """Count a connection without room, and return False."""
         CONNECTIONS_REFUSED.labels(self.port, limit).inc()
@@ -133,7 +129,7 @@ class Limits:
 class GuardedConnection(asyncio.Protocol):
     """Forwards everything to the server's own protocol, and closes it if it takes too long.
 
-    The application finds it by `current`, and calls `begin` and `end` around an answer.
+    The application says by `answering` when it answers.
     """
 
     def __init__(
@@ -188,20 +184,21 @@ class GuardedConnection(asyncio.Protocol):
         self._connections.release(self._address)
         self._inner.connection_lost(exc)
 
-    def begin(self) -> None:
-        """Note that a request is answered from now on."""
+    @contextmanager
+    def answer(self) -> Iterator[None]:
+        """A request is answered inside."""
         self._requests += 1
         self._expect(None)
-
-    def end(self) -> None:
-        """Note the end of an answer."""
-        self._requests -= 1
-        self._is_idle = True
-        self._expect(self.limits.idle)
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._is_idle = True
+            self._expect(self.limits.idle)
 
     def close(self, late: Late) -> None:
         """Close at once, whatever is still to be written; `late`: what took too long."""
-        self._connections.count_late(late)
+        CONNECTIONS_LATE.labels(self._connections.port, late).inc()
         if self._transport is not None:
             self._transport.abort()
 
@@ -228,9 +225,12 @@ class GuardedConnection(asyncio.Protocol):
 _current: ContextVar[GuardedConnection | None] = ContextVar("connection", default=None)
 
 
-def current() -> GuardedConnection | None:
-    """Return the connection of this task's request; None if it has no limits."""
-    return _current.get()
+@contextmanager
+def answering() -> Iterator[GuardedConnection | None]:
+    """The connection of this task's request, which is answered inside; None if it has no limits."""
+    connection = _current.get()
+    with connection.answer() if connection else nullcontext():
+        yield connection
 
 
 # For Postgres, Kafka, the object store, logs and files.
@@ -396,15 +396,12 @@ class Served:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = current()
-        if scope["type"] != "http" or connection is None:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        connection.begin()
-        try:
-            await self._app(scope, _Body(receive, connection), send)
-        finally:
-            connection.end()
+        with answering() as connection:
+            limited = receive if connection is None else _Body(receive, connection)
+            await self._app(scope, limited, send)
 
 
 class _Body:
@@ -554,14 +551,8 @@ class AdminApp:
 
 @web.middleware
 async def _mark_answering(request: web.Request, handler: Handler) -> web.StreamResponse:
-    connection = current()
-    if connection is None:
+    with answering():
         return await handler(request)
-    connection.begin()
-    try:
-        return await handler(request)
-    finally:
-        connection.end()
 
 
 def _tls(settings: AdminSettings) -> ssl.SSLContext | None:

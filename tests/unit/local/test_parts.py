@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -23,9 +22,8 @@ from inference_store.local.folder import (
 from inference_store.local.installing import install
 from inference_store.local.part import Part, RunningPart, end_leftovers
 from inference_store.local.postgres import reachable_by_all
-from inference_store.local.programs import environment
 from inference_store.local.screen import Screen
-from inference_store.local.stack import PortTaken, choose_ports
+from inference_store.local.stack import PortTaken, choose_ports, environment
 from tests.servers.process import is_gone
 from tests.servers.waiting import wait_until
 
@@ -140,10 +138,6 @@ def start(folder: LocalFolder, code: str, *, stop_seconds: float = 300.0) -> Run
     return RunningPart(part, folder)
 
 
-def list_pid_files(folder: LocalFolder) -> list[str]:
-    return [file.name for file in folder.run.iterdir()]
-
-
 def test_a_part_that_ends_or_is_never_ready_is_reported(folder: LocalFolder) -> None:
     running = start(folder, "raise SystemExit('no such disk')")
     with pytest.raises(PartEnded, match="no such disk"):
@@ -152,7 +146,6 @@ def test_a_part_that_ends_or_is_never_ready_is_reported(folder: LocalFolder) -> 
     with pytest.raises(PartNotReady, match="database is unavailable"):
         running.wait_ready(lambda: "database is unavailable", 0)
     assert is_gone(running.pid)
-    assert list_pid_files(folder) == []
 
 
 def test_a_deaf_part_is_killed(folder: LocalFolder) -> None:
@@ -185,19 +178,15 @@ def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
     wait_until(lambda: is_gone(pid), seconds=300, what="its end")
 
 
-def test_a_leftover_process_is_ended_by_its_pid_file_and_no_other(folder: LocalFolder) -> None:
-    running = start(folder, SLEEPS)
-    assert end_leftovers(folder, {"one": signal.SIGTERM}) == ["one"]
+def test_a_leftover_of_the_folder_is_ended_and_no_other(
+    folder: LocalFolder, tmp_path: Path
+) -> None:
+    other = LocalFolder(tmp_path / "other")
+    other.make()
+    running, others = start(folder, SLEEPS), start(other, SLEEPS)
+    assert end_leftovers(folder) == [running.pid]
     wait_until(lambda: is_gone(running.pid), seconds=300, what="its end")
-    assert list_pid_files(folder) == []
-    running.stop()
-    running = start(folder, SLEEPS)
-    file = folder.run / "one.pid.json"
-    file.write_text(file.read_text().replace("600", "6000"))  # the command differs
-    assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
-    assert not is_gone(running.pid)
-    running.stop()
-    for content in ("", "{", '{"pid": 999999999, "started": 1, "command": []}'):
-        (folder.run / "one.pid.json").write_text(content)
-        assert end_leftovers(folder, {"one": signal.SIGTERM}) == [], content
-        assert list_pid_files(folder) == [], content
+    assert end_leftovers(folder) == []
+    assert not is_gone(others.pid)
+    for part in (running, others):
+        part.stop()

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
 from inference_store.local.part import find_problem
 from inference_store.local.postgres import OPEN_FOLDER
 from inference_store.local.screen import Screen
-from inference_store.local.stack import Stack, running_stack
+from inference_store.local.servers import BUCKET, TOPIC
+from inference_store.local.stack import MODEL_SERVER, SERVICES, Stack, running_stack
 
 from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, Rest
 
@@ -109,9 +109,9 @@ def examination(folder: LocalFolder) -> str:
 
 def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
-    api, models = stack.url("api"), programs.MODEL_SERVER
+    api, models = stack.url("api"), MODEL_SERVER
     admin = "\n".join(
-        f"    {name:<10} {stack.url(f'{name}-admin')}/health/ready" for name in programs.SERVICES
+        f"    {name:<10} {stack.url(f'{name}-admin')}/health/ready" for name in SERVICES
     )
     docs = f"{api}/docs/"
     docs += " (once `make demo` or `make docs` has built them)" if find_problem(docs) else ""
@@ -125,12 +125,12 @@ REST API    {api} (no key needed: access control is off here)
     docs       {docs}
 Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
-    S3         {servers.s3.endpoint} (bucket {programs.BUCKET})
-    Kafka      {servers.kafka.bootstrap_servers} (topic {programs.TOPIC})
+    S3         {servers.s3.endpoint} (bucket {BUCKET})
+    Kafka      {servers.kafka.bootstrap_servers} (topic {TOPIC})
     models     {stack.url(models)}, gRPC {stack.grpc(models)} (Open Inference Protocol)
     proxy      {stack.url("proxy")}, gRPC {stack.grpc("proxy")} (stands before the models)
 {admin}
-Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords.json,
+Written     {folder.path}: logs/, s3/, run/ (settings.env), passwords.json,
             certificate-key.pem
             {servers.postgres.data}: the database
 {copied}\
