@@ -229,23 +229,10 @@ def encode(
     forwarded_at: datetime | None = None,
     responded_at: datetime | None = None,
     published_at: datetime | None = None,
-    data_storage_key: str = "",
-    inference_storage_key: str = "",
-    metadata_storage_key: str = "",
-    **extras: Any,
+    **rest: Any,
 ) -> bytes:
-    """Return the event's bytes: the nine fields, then the given extras."""
-    return orjson.dumps(
-        {
-            "model_id": model_id,
-            "inference_id": inference_id,
-            "request_received_at": rfc3339(received_at),
-            "request_forwarded_at": rfc3339(forwarded_at),
-            "request_responded_at": rfc3339(responded_at),
-            "event_published_at": rfc3339(published_at),
-            "data_storage_key": data_storage_key,
-            "inference_storage_key": inference_storage_key,
-            "metadata_storage_key": metadata_storage_key,
-            **extras,
-        }
-    )
+    """Return the event's bytes: the nine fields, then the given extras. `rest`: storage keys, which
+    are else empty, and extras."""
+    times = zip(NINE[2:6], (received_at, forwarded_at, responded_at, published_at), strict=True)
+    fields = {name: rfc3339(at) for name, at in times} | dict.fromkeys(NINE[6:], "")
+    return orjson.dumps({"model_id": model_id, "inference_id": inference_id, **fields, **rest})

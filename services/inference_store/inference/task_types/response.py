@@ -52,16 +52,8 @@ class Outlines:
     capped: bool = False
     """Whether an outline was left out, because there would be too many points."""
 
-    def add_contours(self, ordinal: int, contours: Iterable[Iterable[Point]]) -> None:
-        """Keep an element's contours."""
-        drawn = tuple(tuple(contour) for contour in contours)
-        self._add(ordinal, Outline(contours=tuple(contour for contour in drawn if contour)))
-
-    def add_keypoints(self, ordinal: int, keypoints: Iterable[Keypoint]) -> None:
-        """Keep an element's keypoints."""
-        self._add(ordinal, Outline(keypoints=tuple(keypoints)))
-
-    def _add(self, ordinal: int, outline: Outline) -> None:
+    def add(self, ordinal: int, outline: Outline) -> None:
+        """Keep the outline of an element."""
         points = sum(map(len, outline.contours)) + len(outline.keypoints)
         if self.points + points > self.most:
             self.capped = True

@@ -10,6 +10,7 @@ from inference_store.inference.task_types.response import (
     NO_MAPPING,
     BoxFormat,
     Keypoint,
+    Outline,
     Output,
     Point,
     Reading,
@@ -214,7 +215,8 @@ def _segmented(element: Json, reading: Reading) -> list[Row] | None:
     row = read_labelled(element, reading)
     contours = list(_contours(element.get("contour"), reading))
     if reading.outlines is not None:
-        reading.outlines.add_contours(len(reading.rows), contours)
+        drawn = tuple(tuple(contour) for contour in contours if contour)
+        reading.outlines.add(len(reading.rows), Outline(contours=drawn))
     return [row | _extent(contours, reading)]
 
 
@@ -285,7 +287,7 @@ def _posed(element: Json, reading: Reading) -> list[Row] | None:
     if not keypoints:
         reading.flag("keypoints_missing")
     if reading.outlines is not None:
-        reading.outlines.add_keypoints(len(reading.rows), keypoints)
+        reading.outlines.add(len(reading.rows), Outline(keypoints=tuple(keypoints)))
     box = read_corners(element, reading)
     if box == _NO_BOX:
         box = _find_box([keypoint.point for keypoint in keypoints])

@@ -117,7 +117,7 @@ def _handler(serving: Serving) -> Any:
 
 def _inputs(request: Any) -> Sequence[Input]:
     if request.raw_input_contents:
-        raise Refusal("raw_input_contents are not read here: send bytes_contents")
+        raise Refusal("raw contents are not read here: send the contents of each tensor")
     for tensor in request.inputs:
         if tensor.datatype != DATATYPE or len(tensor.contents.bytes_contents) != 1:
             raise Refusal(f"input {tensor.name!r}: expected datatype BYTES and one element")
