@@ -43,6 +43,8 @@ def build_server(
         log_config=None,
         log_level="warning",
         access_log=False,
+        server_header=False,
+        proxy_headers=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
         timeout_keep_alive=math.ceil(limits.idle),
