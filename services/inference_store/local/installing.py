@@ -16,9 +16,10 @@ _LAST_LINES = 20
 _FETCHED_WHEEL = re.compile(r"^\s*(?:Downloading|Using cached) (?:\S*/)?(\S+\.whl) \(([^)]+)\)")
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+==", re.MULTILINE)
 _UNPACKING = "Installing collected packages: "
-# Most modules are never imported; those that are, Python itself compiles then.
-_PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--no-compile")
-_CLONE = ("--quiet", "--no-deps", "--no-build-isolation", "-e", ".", "-e", "./client")
+# Most modules are never imported; those that are, Python itself compiles then. A lock has all that
+# is needed.
+_PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--no-compile", "--no-deps")
+_CLONE = ("--quiet", "--no-build-isolation", "-e", ".", "-e", "./client")
 
 
 def install(lock: Path, screen: Screen) -> int:
