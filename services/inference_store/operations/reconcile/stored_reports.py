@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, groupby
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID, uuid4
 
 from sqlalchemy import Select, delete, func, select, tuple_, update
@@ -80,8 +80,7 @@ class Reconciliation(Stored):
         return self.counts.get(name, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """A finding: an object in the bucket or a key in the index that the other does not have."""
 
     kind: Kind
@@ -191,7 +190,7 @@ async def add_findings(connection: AsyncConnection, id: UUID, findings: Sequence
     """Store findings; those that are stored already stay as they are."""
     for start in range(0, len(findings), _ROWS):
         rows = [
-            {"reconciliation": id, **{name: getattr(finding, name) for name in Finding.__slots__}}
+            {"reconciliation": id, **finding._asdict()}
             for finding in findings[start : start + _ROWS]
         ]
         inserted = insert(reconciliation_finding).values(rows).on_conflict_do_nothing()
@@ -210,7 +209,8 @@ async def list_findings(
     """Return a page of findings, by kind and storage key; `after`: those of the last one of the
     page before."""
     here = reconciliation_finding.c
-    query = select(reconciliation_finding).where(here.reconciliation == id)
+    columns = [here[name] for name in Finding._fields]
+    query = select(*columns).where(here.reconciliation == id)
     if kind is not None:
         query = query.where(here.kind == kind)
     if state is not None:
@@ -218,10 +218,7 @@ async def list_findings(
     if after is not None:
         query = query.where(tuple_(here.kind, here.storage_key) > after)
     query = query.order_by(here.kind, here.storage_key).limit(limit)
-    return [
-        Finding(**{name: getattr(row, name) for name in Finding.__slots__})
-        for row in await connection.execute(query)
-    ]
+    return [Finding(*row) for row in await connection.execute(query)]
 
 
 # Finds the time before which an object must have been written to be judged.
