@@ -1,6 +1,5 @@
 """`inference-store demo` as a process of its own."""
 
-import json
 import os
 import re
 import shutil
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 
 class Demo:
     """A running demo; its output goes to a file, like that of any background job."""
@@ -18,7 +19,6 @@ class Demo:
     def __init__(self, folder: Path, begin: Sequence[str] = ()) -> None:
         self.output = folder / "output.txt"
         self.node = folder / "node-was-called"
-        self._run = folder / ".inference-store" / "run"
         command = (*begin, sys.executable, "-m", "inference_store.cli.main", "demo")
         # Like the shell of somebody who also works with a real store.
         environment = os.environ | {"INFERENCE_STORE_POSTGRES_DSN": "postgresql://production/real"}
@@ -58,9 +58,9 @@ class Demo:
         return match[1]
 
     def pids(self) -> dict[str, int]:
-        """Return the pids of the parts, from their pid files."""
-        files = self._run.glob("*.pid.json")
-        return {file.name.split(".")[0]: json.loads(file.read_text())["pid"] for file in files}
+        """Return the pids of the parts, by the logs that they write to."""
+        parts = psutil.Process(self.process.pid).children()
+        return {Path(os.readlink(f"/proc/{part.pid}/fd/1")).stem: part.pid for part in parts}
 
 
 @contextmanager

@@ -36,7 +36,7 @@ HOMES = {
     "fastapi_offline": {"api"},
     "starlette": {"api"},
     "uvicorn": {"api", "proxy/rest.py", "platform/uvicorn_server.py"},
-    "aiohttp": {"platform/serving.py", "platform/kafka.py", "access", "proxy", "local/demo"},
+    "aiohttp": {"platform/kafka.py", "access", "proxy", "local/demo"},
     "imagesize": {"proxy/capture"},
     "nanoarrow": {"export"},
     "arro3": {"export"},

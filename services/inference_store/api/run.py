@@ -32,7 +32,6 @@ from inference_store.platform.serving import (
     Check,
     Connections,
     Heartbeat,
-    Served,
     build_connections,
     build_limits,
     listen,
@@ -158,7 +157,7 @@ def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     most = MOST_HEADER_BYTES + _READ_AHEAD_BYTES
     http: Any = partial(BoundedHeads, most_head_bytes=most)
     return uvicorn.Config(
-        Served(behind),
+        behind,
         ssl_certfile=settings.api_tls_certificate_file,
         ssl_keyfile=settings.api_tls_key_file,
         log_config=None,

@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=_parse_port,
-        help="of the REST API (default: the last start's, at first 8080; if taken, the next free)",
+        help="of the REST API (default: 8080; if taken, the next free)",
     )
     parser.add_argument(
-        "--proxy-port", type=_parse_port, help="of the proxy (default: likewise, at first 8090)"
+        "--proxy-port", type=_parse_port, help="of the proxy (default: 8090; likewise)"
     )
     parser.add_argument(
         "--once", action="store_true", help="stop after the three answers; do not serve on"

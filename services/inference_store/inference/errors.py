@@ -1,8 +1,10 @@
 """Everything that can be wrong, in one tree below StoreError.
 
-Each class carries its HTTP status, its problem type and a sentence for the docs.
+Each class carries its HTTP status, its problem type (its name, unless it says another) and a
+sentence for the docs.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -34,7 +36,7 @@ class StoreError(Exception):
         cls, status: int | None = None, type: str | None = None, title: str | None = None
     ) -> None:
         cls.status = status or cls.status
-        cls.type = type or cls.type
+        cls.type = type or re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
         cls.title = title or cls.title
 
     def __init__(self, detail: str, *, faults: Sequence[Fault] = ()) -> None:
@@ -47,7 +49,7 @@ class Invalid(StoreError, status=422, type="invalid-request", title="The request
     """What was asked makes no sense; `errors` names the field and the remedy."""
 
 
-class NoThumbnail(Invalid, type="no-thumbnail", title="No thumbnail can be made of this input"):
+class NoThumbnail(Invalid, title="No thumbnail can be made of this input"):
     """No thumbnail can be made of this input: the detail says why."""
 
 
@@ -58,46 +60,36 @@ class UnknownKey(
     too if one could be meant."""
 
 
-class ImpossibleComparison(
-    Invalid, type="impossible-comparison", title="The comparison is impossible"
-):
+class ImpossibleComparison(Invalid, title="The comparison is impossible"):
     """Nothing can satisfy the comparison: the detail says why. `known` lists the types that the key
     has been seen with, or the values that there are."""
 
 
-class InvalidFilter(Invalid, type="invalid-filter", title="The filter cannot be read"):
+class InvalidFilter(Invalid, title="The filter cannot be read"):
     """The filter is not CQL2: `errors` points at the place and says what is expected there."""
 
 
-class TooManyGroups(Invalid, type="too-many-groups", title="The aggregate has too many groups"):
+class TooManyGroups(Invalid, title="The aggregate has too many groups"):
     """An aggregate has more groups, values or spans of time than it may: narrow what is asked."""
 
 
-class InvalidCursor(
-    Invalid, type="invalid-cursor", title="The cursor does not belong to this query"
-):
+class InvalidCursor(Invalid, title="The cursor does not belong to this query"):
     """The cursor was made for another query, or is damaged: ask without one."""
 
 
-class Unauthorized(StoreError, status=401, type="unauthorized", title="A key or token is needed"):
+class Unauthorized(StoreError, status=401, title="A key or token is needed"):
     """No key or token was sent, or it does not work: send `Authorization: Bearer <key>`."""
 
 
-class Forbidden(StoreError, status=403, type="forbidden", title="A right is missing"):
+class Forbidden(StoreError, status=403, title="A right is missing"):
     """The caller was not given the right that the detail names: ask an administrator for it."""
 
 
-class ForeignRequest(
-    Forbidden,
-    type="foreign-request",
-    title="The request is meant for another site, or comes from one",
-):
+class ForeignRequest(Forbidden, title="The request is meant for another site, or comes from one"):
     """Another host is asked, or a page of another origin asks: the detail says what allows it."""
 
 
-class RangeNotSatisfiable(
-    StoreError, status=416, type="range-not-satisfiable", title="There are no such bytes"
-):
+class RangeNotSatisfiable(StoreError, status=416, title="There are no such bytes"):
     """`Range` begins after the last byte; the size is in `Content-Range`."""
 
     def __init__(self, size: int) -> None:
@@ -105,7 +97,7 @@ class RangeNotSatisfiable(
         self.size = size
 
 
-class TooManyRequests(StoreError, status=429, type="too-many-requests", title="Too many requests"):
+class TooManyRequests(StoreError, status=429, title="Too many requests"):
     """The key, subject or address asks more often than allowed: wait as `Retry-After` says."""
 
     def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
@@ -113,48 +105,37 @@ class TooManyRequests(StoreError, status=429, type="too-many-requests", title="T
         self.retry_after_seconds = retry_after_seconds
 
 
-class TooManyQueries(
-    TooManyRequests, type="too-many-queries", title="Too many queries run at once"
-):
+class TooManyQueries(TooManyRequests, title="Too many queries run at once"):
     """As many queries or streams run as may at once: wait for yours, or as `Retry-After` says."""
 
 
-class HeadersTooLarge(
-    StoreError, status=431, type="headers-too-large", title="The headers are too large"
-):
+class HeadersTooLarge(StoreError, status=431, title="The headers are too large"):
     """The request's line and headers are over the limit that the detail names."""
 
 
-class MethodNotAllowed(
-    StoreError, status=405, type="method-not-allowed", title="The path does not take this method"
-):
+class MethodNotAllowed(StoreError, status=405, title="The path does not take this method"):
     """The path exists, and does not take this method: `Allow` names those it takes."""
 
 
 class NotAcceptable(
-    StoreError,
-    status=406,
-    type="not-acceptable",
-    title="The answer cannot be of the type that was asked for",
+    StoreError, status=406, title="The answer cannot be of the type that was asked for"
 ):
     """`Accept` names nothing that the route can answer with: `errors` lists what it can."""
 
 
-class NotJson(StoreError, status=400, type="not-json", title="The body is not JSON"):
+class NotJson(StoreError, status=400, title="The body is not JSON"):
     """The body is not JSON; the detail says what is wrong and where."""
 
 
-class NotFound(StoreError, status=404, type="not-found", title="Not found"):
+class NotFound(StoreError, status=404, title="Not found"):
     """There is nothing by this name; of models, the detail names the nearest that you may read."""
 
 
-class Gone(StoreError, status=410, type="gone", title="It has been deleted"):
+class Gone(StoreError, status=410, title="It has been deleted"):
     """It was here and has been deleted by policy or on request."""
 
 
-class Conflict(
-    StoreError, status=409, type="conflict", title="The present state does not allow this"
-):
+class Conflict(StoreError, status=409, title="The present state does not allow this"):
     """Someone was faster, the name is not unique, or it is still in use."""
 
 
@@ -162,17 +143,15 @@ class HeldByHold(Conflict, type="held", title="A legal hold keeps it"):
     """A legal hold keeps it as it is; the detail names it. Release or change the hold first."""
 
 
-class HoldUnreadable(Conflict, type="hold-unreadable", title="A legal hold cannot be evaluated"):
+class HoldUnreadable(Conflict, title="A legal hold cannot be evaluated"):
     """A hold's filter cannot be evaluated, so nothing that it may keep is deleted: change it."""
 
 
-class PreconditionFailed(
-    StoreError, status=412, type="precondition-failed", title="It has changed since you read it"
-):
+class PreconditionFailed(StoreError, status=412, title="It has changed since you read it"):
     """`If-Match` names another revision than the present one: read again, then retry."""
 
 
-class TooLarge(StoreError, status=413, type="too-large", title="The body is too large"):
+class TooLarge(StoreError, status=413, title="The body is too large"):
     """The body is over the limit that the detail names."""
 
 
@@ -182,16 +161,16 @@ class NotKept(
     """The filter needs a conformance class of CQL2 that is not kept; the detail names it."""
 
 
-class QueryTimeout(StoreError, status=503, type="query-timeout", title="The query took too long"):
+class QueryTimeout(StoreError, status=503, title="The query took too long"):
     """It took longer than allowed; the detail says what to narrow, or to send it again."""
 
 
-class Busy(StoreError, status=503, type="busy", title="The store is busy"):
+class Busy(StoreError, status=503, title="The store is busy"):
     """Other requests took the time or every connection; yours was not done. Send it again after
     `Retry-After`: it need not be changed."""
 
 
-class Unavailable(StoreError, status=503, type="unavailable", title="A part of the store is away"):
+class Unavailable(StoreError, status=503, title="A part of the store is away"):
     """A part the answer needs (the detail says which) is away; try again shortly."""
 
 

@@ -67,10 +67,12 @@ def is_free(port: int) -> bool:
         return True
 
 
-def free_from(first: int, *, without: frozenset[int] = frozenset()) -> int:
-    """Return the next free port from `first` on; any free one if the next hundred are in use."""
-    near = (port for port in range(first, min(first + 100, 65536)) if port not in without)
-    return next((port for port in near if is_free(port)), None) or free_ports(1)[0]
+def free_from(first: int | None, *, without: frozenset[int]) -> int:
+    """Return the next free port from `first` on; any free one for None, or if the next hundred are
+    in use. Never one of `without`."""
+    near = () if first is None else range(first, min(first + 100, 65536))
+    candidates = (*filter(is_free, near), *free_ports(len(without) + 1))
+    return next(port for port in candidates if port not in without)
 
 
 NAME = ".inference-store"
@@ -97,18 +99,13 @@ class LocalFolder:
 
     @property
     def run(self) -> Path:
-        """Pid files and addresses of what runs now."""
+        """Settings and addresses of what runs now."""
         return self.path / "run"
 
     @property
     def s3(self) -> Path:
         """Object storage: one folder for each bucket."""
         return self.path / "s3"
-
-    @property
-    def ports(self) -> Path:
-        """The ports of the last start."""
-        return self.path / "ports.json"
 
     @property
     def spool(self) -> Path:

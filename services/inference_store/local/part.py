@@ -1,7 +1,6 @@
 """A part of the stack: a process of its own, tied to ours so that it does not outlive us."""
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -57,11 +56,9 @@ class RunningPart:
     def __init__(self, part: Part, folder: LocalFolder) -> None:
         self.part = part
         self.log = folder.logs / f"{part.name}.log"
-        self._folder = folder
         if self.log.exists():  # the log of the last start is kept, older ones are not
             self.log.replace(self.log.with_suffix(".previous.log"))
-        self._process = _spawn(part, self.log)
-        remember(folder, part.name, self._process.pid)
+        self._process = _spawn(part, self.log, folder)
 
     @property
     def pid(self) -> int:
@@ -102,7 +99,6 @@ class RunningPart:
         except subprocess.TimeoutExpired as error:
             self.stop()
             raise PartNotReady(self.part.name, seconds, "not done", str(self.log)) from error
-        forget(self._folder, self.part.name)
         if code not in codes:
             self.check()
 
@@ -115,7 +111,6 @@ class RunningPart:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        forget(self._folder, self.part.name)
 
 
 def find_problem(url: str, *, any_answer: bool = False) -> str | None:
@@ -130,12 +125,12 @@ def find_problem(url: str, *, any_answer: bool = False) -> str | None:
     return None
 
 
-def _spawn(part: Part, log: Path) -> subprocess.Popen[bytes]:
+def _spawn(part: Part, log: Path, folder: LocalFolder) -> subprocess.Popen[bytes]:
     run_as = part.run_as
     with open(log, "wb") as output:
         return subprocess.Popen(
             part.command,
-            env=dict(part.environment),
+            env={**part.environment, _MARK: str(folder.path)},
             cwd=part.current_folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -157,7 +152,7 @@ def _tie_to_us(orphan_signal: signal.Signals) -> Callable[[], None] | None:
     watches the thread that starts the process, so parts are started by the main thread.
     """
     if not sys.platform.startswith("linux"):
-        return None  # the pid file alone must do: the next start ends what is left
+        return None  # the next start ends what is left
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()
 
@@ -169,42 +164,26 @@ def _tie_to_us(orphan_signal: signal.Signals) -> Callable[[], None] | None:
     return tie
 
 
-# Ends processes that an earlier stack of the same folder left running, found by pid files.
-#
-# On Linux the kernel ends the parts of a killed stack; elsewhere, and where that failed, the next
-# start does it here. A pid alone proves nothing (the system reuses it), so the start time of the
-# process and its command are stored, too.
+# Ends processes that an earlier stack of the same folder left running: on Linux the kernel ends the
+# parts of a killed stack; elsewhere, and where that failed, the next start does it here.
 
-_SAME_START_SECONDS = 2.0  # the clock of process starts is coarse, and moves with the wall clock
+_MARK = "LOCAL_STACK_FOLDER"
+"""In the environment of every part."""
 _WAIT_SECONDS = 10.0
 
 
-def remember(folder: LocalFolder, name: str, pid: int) -> None:
-    """Write the pid file of a process just started."""
-    with suppress(psutil.NoSuchProcess):  # it ended at once: nothing to remember
-        process = psutil.Process(pid)
-        record = {"pid": pid, "started": process.create_time(), "command": process.cmdline()[1:]}
-        half = _pid_file(folder, name).with_suffix(".new")
-        half.write_text(json.dumps(record))
-        half.replace(_pid_file(folder, name))
-
-
-def forget(folder: LocalFolder, name: str) -> None:
-    """Remove the pid file of a process that has ended."""
-    _pid_file(folder, name).unlink(missing_ok=True)
-
-
-def end_leftovers(folder: LocalFolder, stop_signals: dict[str, signal.Signals]) -> list[str]:
-    """End the processes that still run, in the order of `stop_signals` (name → signal for a regular
-    end), and kill those that do not end. Return the names of those that were running."""
-    running = []
-    for name, stop_signal in stop_signals.items():
-        process = _find_leftover(_pid_file(folder, name))
-        if process is not None:
-            running.append(name)
-            end(process, stop_signal)
-        forget(folder, name)
-    return running
+def end_leftovers(folder: LocalFolder) -> list[int]:
+    """End the parts that still run, the newest first, and kill those that do not end. Return their
+    pids."""
+    left: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or is not ours
+            if process.environ().get(_MARK) == str(folder.path):
+                left[process.pid] = process
+    parts = [process for process in left.values() if process.ppid() not in left]
+    for process in sorted(parts, key=psutil.Process.create_time, reverse=True):
+        end(process, signal.SIGTERM)
+    return [process.pid for process in parts]
 
 
 def end(process: psutil.Process, stop_signal: signal.Signals) -> None:
@@ -217,21 +196,3 @@ def end(process: psutil.Process, stop_signal: signal.Signals) -> None:
             with suppress(psutil.NoSuchProcess):
                 remaining.kill()
         psutil.wait_procs(alive, timeout=_WAIT_SECONDS)
-
-
-def _find_leftover(pid_file: Path) -> psutil.Process | None:
-    """Return the process of this pid file, if it is still that process."""
-    try:
-        record = json.loads(pid_file.read_text())
-        process = psutil.Process(record["pid"])
-        same = (
-            abs(process.create_time() - record["started"]) < _SAME_START_SECONDS
-            and process.cmdline()[1:] == record["command"]
-        )
-    except (FileNotFoundError, json.JSONDecodeError, psutil.NoSuchProcess, psutil.AccessDenied):
-        return None
-    return process if same else None
-
-
-def _pid_file(folder: LocalFolder, name: str) -> Path:
-    return folder.run / f"{name}.pid.json"

@@ -151,7 +151,7 @@ def _clear_stale_lock(data: Path) -> None:
 
     Postgres refuses to start while that file names a living process, whatever that process is:
     after a restart of a container the pid is soon another's. One that is a Postgres of this data
-    folder (our pid file of it was lost) is ended.
+    folder is ended.
     """
     lock = data / "postmaster.pid"
     with suppress(FileNotFoundError, psutil.NoSuchProcess, psutil.AccessDenied, ValueError):

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from inference_store.local.part import (
     READY_SECONDS,
     Part,
     RunningPart,
-    end_leftovers,
     find_problem,
 )
 
@@ -25,6 +24,7 @@ from inference_store.local.part import (
 #
 # It has no versions, and treats requests for tags or locks as uploads: never send it those.
 S3_NAME = "s3"
+BUCKET = "inferences"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ def _binary() -> Path:
 
 
 KAFKA_NAME = "kafka"
+TOPIC = "inference-events"
+_PARTITIONS = "3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Kafka:
     bootstrap_servers: str
 
 
-def start_kafka(folder: LocalFolder, topic: str, partitions: int) -> Kafka:
+def start_kafka(folder: LocalFolder) -> Kafka:
     """Start the broker with an empty topic, and wait until it listens.
 
     Must be called by the main thread. Raises LocalStackError.
@@ -101,16 +103,13 @@ def start_kafka(folder: LocalFolder, topic: str, partitions: int) -> Kafka:
     module = "inference_store.local.servers"
     part = Part(
         name=KAFKA_NAME,
-        command=(sys.executable, "-m", module, str(address), topic, str(partitions)),
+        command=(sys.executable, "-m", module, str(address), TOPIC, _PARTITIONS),
         environment=dict(os.environ),
         current_folder=folder.path,
     )
     running = RunningPart(part, folder)
     running.wait_ready(lambda: None if address.exists() else "no address yet", READY_SECONDS)
     return Kafka(running, address.read_text())
-
-
-_REVERSE = (KAFKA_NAME, S3_NAME, postgres.NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,37 +120,24 @@ class Servers:
     s3: S3
     kafka: Kafka
 
-
-def end_what_is_left(folder: LocalFolder, programs: Sequence[str]) -> list[str]:
-    """End what an earlier start left running: `programs` in their order, then the servers.
-
-    Returns the names of those that were running.
-    """
-    signals = dict.fromkeys((*programs, *_REVERSE), signal.SIGTERM)
-    return end_leftovers(folder, signals | {postgres.NAME: postgres.STOP_SIGNAL})
+    @property
+    def parts(self) -> tuple[RunningPart, ...]:
+        return self.postgres.running, self.s3.running, self.kafka.running
 
 
 @contextmanager
-def running_servers(
-    folder: LocalFolder,
-    *,
-    ports: Mapping[str, int],
-    buckets: tuple[str, ...],
-    topic: str,
-    partitions: int,
-) -> Iterator[Servers]:
-    """Run the three servers as long as the block runs; end first what an earlier start left.
+def running_servers(folder: LocalFolder, ports: Mapping[str, int]) -> Iterator[Servers]:
+    """Run the three servers as long as the block runs.
 
     `ports`: those of Postgres and S3, by their names. Kafka's test broker takes any free one.
     Must be called by the main thread, with the folder made and locked. Raises LocalStackError.
     """
-    end_what_is_left(folder, ())
     with ExitStack() as stack:
         database = postgres.start_postgres(folder, ports[postgres.NAME])
         stack.callback(database.running.stop)
-        objects = start_s3(folder, ports[S3_NAME], buckets)
+        objects = start_s3(folder, ports[S3_NAME], (BUCKET,))
         stack.callback(objects.running.stop)
-        broker = start_kafka(folder, topic, partitions)
+        broker = start_kafka(folder)
         stack.callback(broker.running.stop)
         yield Servers(database, objects, broker)
 

@@ -1,18 +1,20 @@
 """Everything together: the three servers, the tables, a model server, and the services.
 
-The broker keeps everything in memory. So a stack stops the proxy first and waits until the index
-has what it captured; after a stop without that, the next start indexes what the bucket has.
+Each program is started by its name, as an operator would. The broker keeps everything in memory: so
+a stack stops the proxy first and waits until the index has what it captured; after a stop without
+that, the next start indexes what the bucket has.
 """
 
 import json
+import os
 import signal
+import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from types import MappingProxyType
 
 from inference_store.inference.nearest import counted
 from inference_store.local import postgres, servers
@@ -21,15 +23,21 @@ from inference_store.local.folder import (
     LocalFolder,
     LocalStackError,
     free_from,
-    free_ports,
     is_free,
 )
 
-from . import programs
-from .part import RunningPart
-from .programs import ModelServer
-from .servers import Servers, end_what_is_left, running_servers
+from .part import READY_SECONDS, Part, RunningPart, end_leftovers, find_problem
+from .servers import BUCKET, TOPIC, Servers, running_servers
 
+PREFIX = "INFERENCE_STORE_"
+MODEL_SERVER = "model-server"
+_COMMAND_LINE = "inference_store.cli.main"
+_MODEL_SERVER_MODULE = "inference_store.local.demo.model_server"
+SERVICES = ("ingester", "api", "retention", "proxy")
+"""The services in the order they are started; they are stopped in reverse: the proxy first, while
+its captures can still be published and indexed."""
+_MIGRATE_SECONDS = 300.0
+_REBUILD_SECONDS = 3600.0
 API, PROXY = "api", "proxy"
 DEFAULT_PORTS: Mapping[str, int] = {API: 8080, PROXY: 8090}
 """The ports that README.md and docs/ name, by part."""
@@ -46,79 +54,133 @@ class PortTaken(LocalStackError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenPorts:
-    """The port of each part, and sentences for the user about the choice."""
-
-    ports: Mapping[str, int]
-    sentences: Sequence[str]
-
-    def __getitem__(self, part: str) -> int:
-        return self.ports[part]
-
-
-def choose_ports(file: Path, parts: Sequence[str], requested: Mapping[str, int]) -> ChosenPorts:
-    """Choose a port for each part, and write them to `file` for the next start.
+def choose_ports(
+    parts: Sequence[str], requested: Mapping[str, int]
+) -> tuple[dict[str, int], list[str]]:
+    """Return a port for each part, and sentences for the user about the choice.
 
     `requested`: by part, the ports that must be used. Raises PortTaken.
     """
-    last, ports = _read_last(file), dict(requested)
     for part, port in requested.items():
         if not is_free(port):
             raise PortTaken(part, port)
+    ports = dict(requested)
     for part in parts:
         if part not in ports:
-            ports[part] = _choose_port(part, last.get(part), used=frozenset(ports.values()))
-    half = file.with_suffix(".new")
-    half.write_text(json.dumps(ports, indent=2))
-    half.replace(file)
-    return ChosenPorts(ports, list(_describe_choice(ports, last)))
+            used = frozenset(ports.values())
+            ports[part] = free_from(DEFAULT_PORTS.get(part), without=used)
+    return ports, [
+        ("" if part in requested else f"Port {usual} is taken by another program. ")
+        + f"The {_TITLES[part]} listens on {ports[part]}: write {ports[part]} where README.md and"
+        f" docs/ write {usual}."
+        for part, usual in DEFAULT_PORTS.items()
+        if ports.get(part, usual) != usual
+    ]
 
 
-def _choose_port(part: str, last: int | None, used: frozenset[int]) -> int:
-    """Return the last start's port, the default one, or a free one; never one of `used`."""
-    for port in (last, DEFAULT_PORTS.get(part)):
-        if port is not None and port not in used and is_free(port):
-            return port
-    if part in DEFAULT_PORTS:
-        return free_from(DEFAULT_PORTS[part] + 1, without=used)
-    return next(port for port in free_ports(len(used) + 1) if port not in used)
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}"
 
 
-def _read_last(file: Path) -> Mapping[str, int]:
-    try:
-        return {str(part): int(port) for part, port in json.loads(file.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
+def _choose_settings(
+    servers: Servers, ports: Mapping[str, int], folder: LocalFolder
+) -> dict[str, str]:
+    """Return the services' settings for these servers, name (without prefix) to value. `ports`: of
+    each part, of its gRPC (`proxy-grpc`) and of its health and metrics (`proxy-admin`)."""
+    return {
+        "POSTGRES_DSN": servers.postgres.dsn,
+        "KAFKA_BOOTSTRAP_SERVERS": servers.kafka.bootstrap_servers,
+        "KAFKA_TOPIC": TOPIC,
+        "S3_ENDPOINT": servers.s3.endpoint,
+        "S3_ACCESS_KEY": servers.s3.access_key,
+        "S3_SECRET_KEY": servers.s3.secret_key,
+        "S3_BUCKET": BUCKET,
+        "API_HOST": HOST,
+        # On purpose: it serves only this machine, and its data are a demonstration.
+        "AUTH": "off",
+        "API_PORT": str(ports["api"]),
+        "PROXY_HOST": HOST,
+        "PROXY_PORT": str(ports["proxy"]),
+        "PROXY_GRPC_PORT": str(ports["proxy-grpc"]),
+        "PROXY_SPOOL": "all",
+        "PROXY_SPOOL_DIRECTORY": str(folder.spool),
+        # Less than a part has until it is killed.
+        "PROXY_GRACE_SECONDS": "10",
+        "PROXY_UPSTREAM": _url(ports[MODEL_SERVER]),
+        "PROXY_UPSTREAM_GRPC": f"{HOST}:{ports[f'{MODEL_SERVER}-grpc']}",
+        "PROXY_PROTOCOLS": "v2,v2-grpc,openai",
+        # A model's registration divides its batches; this api asks for no key.
+        "PROXY_REGISTRY_URL": _url(ports["api"]),
+        "PROXY_REGISTRY_KEY": "unused",
+        "PROXY_REGISTRY_FILE": str(folder.path / "registrations.json"),
+        "PROXY_REPORT_SECONDS": "2",
+        **{f"{name.upper()}_ADMIN_PORT": str(ports[f"{name}-admin"]) for name in SERVICES},
+    }
 
 
-def _describe_choice(ports: Mapping[str, int], last: Mapping[str, int]) -> Iterator[str]:
-    for part, port in ports.items():
-        name, before = _TITLES.get(part, part), last.get(part, DEFAULT_PORTS.get(part, port))
-        if port != before and not is_free(before):
-            yield f"Port {before} is taken by another program: the {name} listens on {port}."
-    for part, wished in DEFAULT_PORTS.items():
-        if ports.get(part, wished) != wished:
-            yield (
-                f"README.md and docs/ write {wished} for the {_TITLES[part]}: in their commands,"
-                f" write {ports[part]}."
-            )
+def environment(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return our environment with these settings, and none of the caller's: the DSN of a real
+    database that happens to be set must not reach the demo's retention."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return others | {PREFIX + name: value for name, value in chosen.items()}
+
+
+def _start(
+    folder: LocalFolder, name: str, command: Sequence[str], variables: Mapping[str, str]
+) -> RunningPart:
+    """Start a program; it is not ready yet. Must be called by the main thread."""
+    # Not the caller's folder: a `.env` there is meant for another store.
+    part = Part(name, (sys.executable, "-m", *command), variables, current_folder=folder.run)
+    return RunningPart(part, folder)
+
+
+def _start_service(
+    folder: LocalFolder, chosen: Mapping[str, str], name: str, *arguments: str
+) -> RunningPart:
+    return _start(folder, name, (_COMMAND_LINE, name, *arguments), environment(chosen))
+
+
+def _migrate(folder: LocalFolder, chosen: Mapping[str, str]) -> None:
+    # It would make the proxy's key, which this api does not ask for.
+    keyless = {name: value for name, value in chosen.items() if name != "PROXY_REGISTRY_KEY"}
+    _start_service(folder, keyless, "migrate").wait_done(_MIGRATE_SECONDS)
+
+
+def _rebuild(folder: LocalFolder, chosen: Mapping[str, str]) -> None:
+    """Index what the bucket has and the index lacks."""
+    rebuilding = _start_service(folder, chosen, "reconcile", "--repair", "rebuild")
+    # 1: it found a difference, which is what it is for.
+    rebuilding.wait_done(_REBUILD_SECONDS, codes=(0, 1))
+
+
+def _wait_ready(running: RunningPart, port: int, path: str = "/health/ready") -> None:
+    """Wait until the program reports that it is ready. Raises LocalStackError."""
+    running.wait_ready(lambda: find_problem(f"{_url(port)}{path}"), READY_SECONDS)
+
+
+def _count_awaited(api: str, since: datetime) -> int | None:
+    """Return how many captures of the producers that started since then are not in the index yet,
+    and how many events of others; None if no producer has ended. Raises OSError."""
+    with urllib.request.urlopen(f"{api}/v1/accounting", timeout=5) as answer:
+        books = json.load(answer)
+    counts = []
+    for producer in books["producers"]:
+        first = next(iter(producer["reports"]), None)
+        if first and first["final"] and datetime.fromisoformat(first["booted_at"]) >= since:
+            # what is in the spool waits for the next start
+            waiting = max(0, producer["holes"]["waiting"] - first["spooled"])
+            counts.append(waiting + producer["holes"]["unexplained"])
+    unread = sum(partition["waiting"] or 0 for partition in books["partitions"])
+    return sum(counts) + unread if counts else None
 
 
 _POLL_SECONDS = 0.2
 _STUCK_SECONDS = 60.0
 """So long an ingester may take for the next event before the wait for it ends."""
-_PROXY_GRPC = "proxy-grpc"
-_MODELS_GRPC = f"{programs.MODEL_SERVER}-grpc"
-
-
-def _admin(service: str) -> str:
-    return f"{service}-admin"
-
-
+_MODELS_GRPC = f"{MODEL_SERVER}-grpc"
 _PARTS = (
-    *(API, PROXY, _PROXY_GRPC, *map(_admin, programs.SERVICES)),
-    *(programs.MODEL_SERVER, _MODELS_GRPC, postgres.NAME, servers.S3_NAME),
+    *(API, PROXY, "proxy-grpc", *(f"{name}-admin" for name in SERVICES)),
+    *(MODEL_SERVER, _MODELS_GRPC, postgres.NAME, servers.S3_NAME),
 )
 """All parts that listen, except Kafka's test broker: it takes any port."""
 
@@ -128,27 +190,21 @@ class Stack:
     """A store that runs on this machine."""
 
     servers: Servers
-    model_server: ModelServer
-    services: Mapping[str, RunningPart]
-    api: str
-    """The REST API, `http://127.0.0.1:<port>`."""
-    proxy: str
-    """The proxy, which callers use as the model server: `http://127.0.0.1:<port>`."""
-    proxy_grpc: str
-    """The same over gRPC: `127.0.0.1:<port>`."""
-    admin: Mapping[str, str]
-    """Each service's admin port (health, metrics)."""
+    running: Mapping[str, RunningPart]
+    """The model server and the services."""
+    ports: Mapping[str, int]
 
-    @property
-    def parts(self) -> tuple[RunningPart, ...]:
-        """Every process."""
-        servers = self.servers
-        inner = (servers.postgres.running, servers.s3.running, servers.kafka.running)
-        return (*inner, self.model_server.running, *self.services.values())
+    def url(self, part: str) -> str:
+        """Return where a part listens: `http://127.0.0.1:<port>`."""
+        return _url(self.ports[part])
+
+    def grpc(self, part: str) -> str:
+        """Return where it listens for gRPC: `127.0.0.1:<port>`."""
+        return f"{HOST}:{self.ports[f'{part}-grpc']}"
 
     def check(self, *, without: str = "") -> None:
         """Raise PartEnded if one of the processes has ended, except the one `without`."""
-        for part in self.parts:
+        for part in (*self.servers.parts, *self.running.values()):
             if part.part.name != without:
                 part.check()
 
@@ -163,50 +219,35 @@ def running_stack(
     and about what is indexed at the start and the end. Must be called by the main thread, with the
     folder made and locked. Raises LocalStackError.
     """
-    end_what_is_left(
-        folder, (*reversed(programs.SERVICES), programs.MIGRATE, programs.MODEL_SERVER)
-    )
+    end_leftovers(folder)
     # A kill after this and before the first capture costs one look through the bucket.
     is_complete = folder.drained.exists() or not any(folder.s3.glob("*/*"))
     folder.drained.unlink(missing_ok=True)
     started_at = datetime.now(UTC)
     with ExitStack() as stack:
-        chosen_ports = choose_ports(folder.ports, _PARTS, requested_ports)
-        for sentence in chosen_ports.sentences:
+        ports, sentences = choose_ports(_PARTS, requested_ports)
+        for sentence in sentences:
             say(sentence)
-        admin = {name: chosen_ports[_admin(name)] for name in programs.SERVICES}
-        ports = programs.ServicePorts(
-            chosen_ports[API], chosen_ports[PROXY], chosen_ports[_PROXY_GRPC], admin
-        )
         # First: loading its models takes longest, and nothing waits for it before the services.
-        models = programs.start_model_server(
-            folder, chosen_ports[programs.MODEL_SERVER], chosen_ports[_MODELS_GRPC]
-        )
-        stack.callback(models.running.stop)
-        servers = stack.enter_context(
-            running_servers(
-                folder,
-                ports=chosen_ports.ports,
-                buckets=(programs.BUCKET,),
-                topic=programs.TOPIC,
-                partitions=programs.PARTITIONS,
-            )
-        )
-        chosen = programs.settings(servers, models, ports, folder)
+        arguments = str(ports[MODEL_SERVER]), str(ports[_MODELS_GRPC])
+        models = _start(folder, MODEL_SERVER, (_MODEL_SERVER_MODULE, *arguments), os.environ)
+        stack.callback(models.stop)
+        started = stack.enter_context(running_servers(folder, ports))
+        chosen = _choose_settings(started, ports, folder)
         chosen["CERTIFICATE_KEY_FILE"] = str(folder.certificate_key())
-        folder.write_settings({programs.PREFIX + name: value for name, value in chosen.items()})
-        programs.migrate(folder, chosen)
+        folder.write_settings({PREFIX + name: value for name, value in chosen.items()})
+        _migrate(folder, chosen)
         if not is_complete:
             say("The last stack was killed: indexing what only the bucket has.")
-            programs.rebuild(folder, chosen)
+            _rebuild(folder, chosen)
         services = {}
-        for name in programs.SERVICES:  # all started before any is waited for
-            services[name] = programs.start(name, folder, chosen)
+        for name in SERVICES:  # all started before any is waited for
+            services[name] = _start_service(folder, chosen, name)
             stack.callback(services[name].stop)
-        models.wait_ready()
+        _wait_ready(models, ports[MODEL_SERVER], "/v2/health/ready")
         for name, running in services.items():
-            programs.wait_ready(running, ports.admin[name])
-        built = _build_stack(servers, models, services, ports)
+            _wait_ready(running, ports[f"{name}-admin"])
+        built = Stack(started, {MODEL_SERVER: models, **services}, ports)
         try:
             yield built
         finally:
@@ -223,7 +264,7 @@ def _drain(stack: Stack, started_at: datetime, say: Callable[[str], None]) -> bo
     ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
     awaited, deadline = None, time.monotonic() + _STUCK_SECONDS
     try:
-        while (now_awaited := programs.count_awaited(stack.api, started_at)) != 0:
+        while (now_awaited := _count_awaited(stack.url(API), started_at)) != 0:
             stack.check(without=PROXY)
             if now_awaited != awaited:
                 awaited, deadline = now_awaited, time.monotonic() + _STUCK_SECONDS
@@ -244,22 +285,3 @@ def _drain(stack: Stack, started_at: datetime, say: Callable[[str], None]) -> bo
 
 def _describe(awaited: int | None) -> str:
     return "an unknown number" if awaited is None else counted(awaited, "capture")
-
-
-def _build_stack(
-    servers: Servers,
-    models: ModelServer,
-    services: Mapping[str, RunningPart],
-    ports: programs.ServicePorts,
-) -> Stack:
-    return Stack(
-        servers=servers,
-        model_server=models,
-        services=MappingProxyType(dict(services)),
-        api=f"http://{HOST}:{ports.api}",
-        proxy=f"http://{HOST}:{ports.proxy}",
-        proxy_grpc=f"{HOST}:{ports.proxy_grpc}",
-        admin=MappingProxyType(
-            {name: f"http://{HOST}:{port}" for name, port in ports.admin.items()}
-        ),
-    )

@@ -69,15 +69,13 @@ async def find_connection_error(arguments: Mapping[str, Any]) -> str:
 
     aiokafka only logs the reason (a certificate, a password) and raises that it has no broker.
     """
-    how = {name: value for name, value in arguments.items() if name != "bootstrap_servers"}
-    first = str(arguments["bootstrap_servers"]).split(",", maxsplit=1)[0].strip()
-    host, _, port = first.rpartition(":")
-    connection = AIOKafkaConnection(host.strip("[]"), int(port), **how)
+    host, port, how = _split_first_broker(arguments)
+    connection = AIOKafkaConnection(host, port, **how)
     try:
         async with asyncio.timeout(_ASK_SECONDS):
             await connection.connect()
     except (OSError, KafkaError, ValueError) as error:
-        reason = f"{first}: {error or type(error).__name__}"
+        reason = f"{host}:{port}: {error or type(error).__name__}"
         opened = isinstance(error, KafkaError)
     else:
         reason, opened = "", True
@@ -85,6 +83,13 @@ async def find_connection_error(arguments: Mapping[str, Any]) -> str:
     if opened:  # over TLS closing takes a message each way
         await asyncio.wait([closed], timeout=_CLOSE_SECONDS)
     return reason
+
+
+def _split_first_broker(arguments: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+    """Return the first broker's host and port, and the arguments of a connection to it."""
+    how = dict(arguments)
+    host, _, port = how.pop("bootstrap_servers").partition(",")[0].strip().rpartition(":")
+    return host.strip("[]"), int(port), how
 
 
 # Connections that a broker has closed, as uvloop's transports report them.
@@ -209,11 +214,8 @@ async def version(settings: KafkaSettings) -> tuple[int, str]:
 
     Brokers do not report their version, only which requests they accept.
     """
-    arguments = client_arguments(settings)
-    servers = arguments.pop("bootstrap_servers")
-    first = str(servers).split(",", maxsplit=1)[0].strip()
-    host, _, port = first.rpartition(":")
-    connection = await create_conn(host.strip("[]"), int(port), **arguments)
+    host, port, how = _split_first_broker(client_arguments(settings))
+    connection = await create_conn(host, port, **how)
     try:
         # aiokafka has no other place for it
         lowest, highest = (connection._versions or {}).get(_FETCH, (0, 0))

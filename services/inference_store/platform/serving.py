@@ -3,19 +3,15 @@
 import asyncio
 import resource
 import socket
-import ssl
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+import orjson
 import structlog
-from aiohttp import web
-from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -33,8 +29,10 @@ from inference_store.platform.settings import (
     AdminSettings,
     ConnectionSettings,
     WrongSetting,
-    presenting,
 )
+
+if TYPE_CHECKING:
+    from inference_store.platform.uvicorn_server import GuardedServer
 
 Port: TypeAlias = Literal["api", "proxy", "admin"]
 Late: TypeAlias = Literal["head", "body", "idle", "write"]
@@ -99,138 +97,24 @@ class Connections(Shares):
         limit = self.hold(address)
         return limit is None or self.refuse(limit)
 
-    def count_late(self, late: Late) -> None:
-        """Count a connection that is closed because something took too long."""
-        CONNECTIONS_LATE.labels(self.port, late).inc()
-
     def refuse(self, limit: Limit) -> bool:
         """Count a connection without room, and return False."""
         CONNECTIONS_REFUSED.labels(self.port, limit).inc()
         return False
 
 
-# A connection with time limits, for any server.
-#
-# Between requests it may be idle for a time, and then the head of the next one has a time limit.
-# While a request is answered the connection may be silent; but the caller has to read what is
-# written. The time limit of a body is where the body is read (`Served`).
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds."""
+    """How long a connection may take, in seconds."""
 
     head: float = 20.0
     """From a request's first byte, or the connection's beginning, to the end of its head."""
     idle: float = 75.0
     """From an answer to the first byte of the next request."""
     body: float = 30.0
-    """For a request's body, and more as it comes (`Served`)."""
+    """For a request's body, and more as it comes."""
     write: float = 60.0
     """For the caller to read a part of what is written."""
-
-
-class GuardedConnection(asyncio.Protocol):
-    """Forwards everything to the server's own protocol, and closes it if it takes too long.
-
-    The application finds it by `current`, and calls `begin` and `end` around an answer.
-    """
-
-    def __init__(
-        self, inner: asyncio.Protocol, limits: Limits, connections: Connections, address: str
-    ) -> None:
-        """`connections` have already counted it."""
-        self.limits = limits
-        self._inner = inner
-        self._connections = connections
-        self._address = address
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._requests = 0
-        self._is_idle = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """True if `connection_lost` will be called, and releases it."""
-        return self._transport is not None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has another class
-        self._expect(self.limits.head)
-        with self._make_current():
-            self._inner.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self._is_idle:
-            self._is_idle = False
-            self._expect(self.limits.head)
-        with self._make_current():
-            self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._stalled = self._loop.call_later(self.limits.write, self.close, "write")
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-        self._inner.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._timer, self._stalled):
-            if timer is not None:
-                timer.cancel()
-        self._connections.release(self._address)
-        self._inner.connection_lost(exc)
-
-    def begin(self) -> None:
-        """Note that a request is answered from now on."""
-        self._requests += 1
-        self._expect(None)
-
-    def end(self) -> None:
-        """Note the end of an answer."""
-        self._requests -= 1
-        self._is_idle = True
-        self._expect(self.limits.idle)
-
-    def close(self, late: Late) -> None:
-        """Close at once, whatever is still to be written; `late`: what took too long."""
-        self._connections.count_late(late)
-        if self._transport is not None:
-            self._transport.abort()
-
-    @contextmanager
-    def _make_current(self) -> Iterator[None]:
-        """Let tasks that the server begins inside find this connection."""
-        token = _current.set(self)
-        try:
-            yield
-        finally:
-            _current.reset(token)
-
-    def _expect(self, seconds: float | None) -> None:
-        """Close after `seconds` without a change; None: wait."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if seconds is not None and not self._requests:
-            self._timer = self._loop.call_later(seconds, self._end)
-
-    def _end(self) -> None:
-        self.close("idle" if self._is_idle else "head")
-
-
-_current: ContextVar[GuardedConnection | None] = ContextVar("connection", default=None)
-
-
-def current() -> GuardedConnection | None:
-    """Return the connection of this task's request; None if it has no limits."""
-    return _current.get()
 
 
 # For Postgres, Kafka, the object store, logs and files.
@@ -263,14 +147,6 @@ def build_connections(settings: ConnectionSettings, port: Port, *, shares: int =
 def build_limits(settings: ConnectionSettings) -> Limits:
     """Return the time limits."""
     return Limits(idle=settings.connection_idle_seconds)
-
-
-# A port: its sockets, and the connections that it takes.
-#
-# A refused connection is closed at once: the caller learns it sooner than from a stuck queue.
-
-_HANDSHAKE_SECONDS: Final = 15.0
-_SHORT_OF_FILES_SECONDS: Final = 0.5
 
 
 class PortTaken(WrongSetting):
@@ -306,142 +182,24 @@ def listen(
     return sockets
 
 
-class Listener:
-    """Takes connections from listening sockets, for a server's own protocols."""
-
-    def __init__(
-        self,
-        sockets: Sequence[socket.socket],
-        protocol: Callable[[], asyncio.Protocol],
-        connections: Connections,
-        limits: Limits,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._sockets = sockets
-        self._protocol = protocol
-        self._connections = connections
-        self._limits = limits
-        self._tls = tls
-        self._tasks = [
-            asyncio.create_task(self._accept_connections(listening)) for listening in sockets
-        ]
-        self._opening: set[asyncio.Task[None]] = set()
-
-    async def stop(self) -> None:
-        """Take no more connections, and close the sockets; open connections continue."""
-        for task in (*self._tasks, *self._opening):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._opening, return_exceptions=True)
-        for listening in self._sockets:
-            listening.close()
-
-    async def _accept_connections(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listening)
-            except ConnectionError:
-                continue
-            except OSError as error:  # no file descriptors, for one
-                _log.error("no connection taken", action="accept_failed", error=str(error))
-                await asyncio.sleep(_SHORT_OF_FILES_SECONDS)
-                continue
-            if self._connections.take(address[0]):
-                task = loop.create_task(self._open(accepted, address[0]))
-                self._opening.add(task)
-                task.add_done_callback(self._opening.discard)
-            else:
-                accepted.close()
-
-    async def _open(self, accepted: socket.socket, address: str) -> None:
-        """Open a connection. It is released once, by itself or, if it never began, here."""
-        guarded: list[GuardedConnection] = []
-
-        def protocol() -> GuardedConnection:
-            guarded.append(
-                GuardedConnection(self._protocol(), self._limits, self._connections, address)
-            )
-            return guarded[0]
-
-        handshake = None if self._tls is None else _HANDSHAKE_SECONDS
-        try:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                protocol, accepted, ssl=self._tls, ssl_handshake_timeout=handshake
-            )
-        except BaseException as error:
-            if not (guarded and guarded[0].has_begun):
-                self._connections.release(address)
-                with suppress(OSError):
-                    accepted.close()
-            if not isinstance(error, Exception):
-                raise
-
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LEAST_RATE: Final = 500
-"""The bytes per second that a body needs to arrive with, once its seconds are over."""
-
-
-class Served:
-    """An application of ASGI that tells each connection when it answers, and limits the wait for a
-    body. Time in which the application does not read is not counted."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = current()
-        if scope["type"] != "http" or connection is None:
-            await self._app(scope, receive, send)
-            return
-        connection.begin()
-        try:
-            await self._app(scope, _Body(receive, connection), send)
-        finally:
-            connection.end()
-
-
-class _Body:
-    """Reads a body within its time limit."""
-
-    def __init__(self, receive: Receive, connection: GuardedConnection) -> None:
-        self._receive = receive
-        self._connection = connection
-        self._seconds_left = connection.limits.body
-        self._is_whole = False
-
-    async def __call__(self) -> Message:
-        if self._is_whole:  # a further call waits for the caller to leave
-            return await self._receive()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            async with asyncio.timeout(max(0.0, self._seconds_left)):
-                message = await self._receive()
-        except TimeoutError:
-            self._connection.close("body")
-            self._is_whole = True  # what still arrives must not be counted as late again
-            return await self._receive()  # the message that it is closed
-        self._seconds_left += len(message.get("body", b"")) / LEAST_RATE - (loop.time() - began)
-        self._is_whole = not message.get("more_body", False)
-        return message
-
 
 # The admin port of every service: liveness, readiness and metrics.
 
+_Answer: TypeAlias = tuple[int, str, bytes]  # status, media type, body
+_JSON: Final = "application/json"
 # Returns None if the part is ready, else one sentence with the reason.
 Check = Callable[[], Awaitable[str | None]]
 # Less than a probe's timeout: a part that does not answer is the reason, and not the probe's own.
 PART_SECONDS = 2.0
 _MOST: Final = 128
 """The most connections."""
-_LIMITS: Final = Limits(head=20.0, idle=120.0, write=30.0)
+_LIMITS: Final = Limits(idle=120.0, write=30.0)
 
 
 @dataclass(slots=True)
@@ -486,44 +244,58 @@ class AdminApp:
         self._running_checks: dict[str, asyncio.Task[str | None]] = {}
         self._heartbeat = heartbeat
         self._service = service
-        self._runner: web.AppRunner | None = None
-        self._listening: Listener | None = None
+        self._server: GuardedServer | None = None
+        self._serving: asyncio.Task[None] | None = None
         self.port = 0
         BUILD.labels(version("inference-store")).set(1)
 
     async def start(self, host: str, port: int, settings: AdminSettings) -> None:
         """Listen; `port` 0 takes any free one, which is then in `self.port`. Raises PortTaken."""
-        app = web.Application(middlewares=[_mark_answering])
-        app.router.add_get("/health/live", self._live)
-        app.router.add_get("/health/ready", self._ready)
-        app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
+        from .uvicorn_server import build_server  # noqa: PLC0415 - it builds on this module
+
         own = f"{self._service.upper()}_ADMIN"
         sockets = listen(host, port, setting=own, host_setting="ADMIN", backlog=_MOST)
-        server: Any = self._runner.server
-        connections = Connections("admin", connections_within(_MOST), _MOST // 2)
-        self._listening = Listener(sockets, server, connections, _LIMITS, _tls(settings))
         self.port = sockets[0].getsockname()[1]
-        _log.info("admin port open", action="admin_listening", host=host, port=self.port)
+        connections = Connections("admin", connections_within(_MOST), _MOST // 2)
+        self._server = build_server(
+            self._answer,
+            sockets,
+            connections,
+            _LIMITS,
+            certificate=settings.admin_tls_certificate_file,
+            key=settings.admin_tls_key_file,
+        )
+        self._serving = asyncio.create_task(self._server.serve())
 
     async def stop(self) -> None:
         """Stop listening."""
         for task in self._running_checks.values():
             task.cancel()
-        if self._listening is not None:
-            await self._listening.stop()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
 
-    async def _live(self, _: web.Request) -> web.Response:
+    async def _answer(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        routes = {
+            "/health/live": self._live,
+            "/health/ready": self._ready,
+            "/metrics": self._metrics,
+        }
+        status, kind, body = 404, "text/plain", b"404: Not Found\n"
+        if (route := routes.get(scope["path"])) is not None:
+            status, kind, body = await route()
+        headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _live(self) -> _Answer:
         beat = self._heartbeat
         if beat.age_seconds > beat.limit_seconds:
             reason = f"the loop has not turned for {beat.age_seconds:.0f} s"
-            return web.json_response({"live": False, "reason": reason}, status=503)
-        return web.json_response({"live": True})
+            return 503, _JSON, orjson.dumps({"live": False, "reason": reason})
+        return 200, _JSON, orjson.dumps({"live": True})
 
-    async def _ready(self, _: web.Request) -> web.Response:
+    async def _ready(self) -> _Answer:
         checks = {**self._checks, **self._spares}
         reasons = await asyncio.gather(*(self._check(*part) for part in checks.items()))
         parts = dict(zip(checks, reasons, strict=True))
@@ -534,7 +306,7 @@ class AdminApp:
             "ready": ready,
             "parts": {name: reason or "ready" for name, reason in parts.items()},
         }
-        return web.json_response(body, status=200 if ready else 503)
+        return 200 if ready else 503, _JSON, orjson.dumps(body)
 
     async def _check(self, name: str, check: Check) -> str | None:
         """Run one check at a time, however long it takes: a silent server blocks one, not one per
@@ -545,25 +317,6 @@ class AdminApp:
         await asyncio.wait([task], timeout=PART_SECONDS)
         return task.result() if task.done() else f"no answer within {PART_SECONDS:g} s"
 
-    async def _metrics(self, _: web.Request) -> web.Response:
+    async def _metrics(self) -> _Answer:
         HEARTBEAT.set(self._heartbeat.age_seconds)
-        return web.Response(
-            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
-
-
-@web.middleware
-async def _mark_answering(request: web.Request, handler: Handler) -> web.StreamResponse:
-    connection = current()
-    if connection is None:
-        return await handler(request)
-    connection.begin()
-    try:
-        return await handler(request)
-    finally:
-        connection.end()
-
-
-def _tls(settings: AdminSettings) -> ssl.SSLContext | None:
-    certificate, key = settings.admin_tls_certificate_file, settings.admin_tls_key_file
-    return None if certificate is None or key is None else presenting(certificate, key)
+        return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)

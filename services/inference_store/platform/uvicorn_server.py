@@ -1,10 +1,13 @@
 """uvicorn on counted connections with limits."""
 
 import asyncio
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from socket import SO_LINGER, SOL_SOCKET, socket
+from socket import IPPROTO_TCP, SO_LINGER, SOL_SOCKET, TCP_NODELAY, socket
+from ssl import SSLContext
 from typing import Any, Final
 
 import structlog
@@ -12,10 +15,42 @@ import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from .serving import Connections, Limits, Listener, Message, Receive, Scope
+from .metrics import CONNECTIONS_LATE
+from .serving import App, Connections, Late, Limits, Message, Receive, Scope, Send
 from .settings import presenting
 
+_HANDSHAKE_SECONDS: Final = 15.0
+_SHORT_OF_FILES_SECONDS: Final = 0.5
 _log = structlog.get_logger()
+
+
+def build_server(
+    app: App,
+    sockets: Sequence[socket],
+    connections: Connections,
+    limits: Limits,
+    *,
+    certificate: Path | None,
+    key: Path | None,
+) -> "GuardedServer":
+    """Return the server of a small application beside a service."""
+    config = uvicorn.Config(
+        app,
+        http=BoundedHeads,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        timeout_keep_alive=math.ceil(limits.idle),
+        timeout_graceful_shutdown=2,
+    )
+    return GuardedServer(config, sockets, connections, limits)
 
 
 class GuardedServer(uvicorn.Server):
@@ -32,39 +67,111 @@ class GuardedServer(uvicorn.Server):
         self._own_sockets = sockets
         self._connections = connections
         self._limits = limits
-        self._listening: Listener | None = None
+        self._accepting: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._tls: SSLContext | None = None
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Start serving; uvicorn itself does not listen."""
         await super().startup(sockets or [])
-        loop = asyncio.get_running_loop()
         # uvicorn's own would never read renewed files
         certificate, key = self.config.ssl_certfile, self.config.ssl_keyfile
-        tls = presenting(Path(certificate), Path(key)) if certificate and key else None
-        make: Any = self.config.http_protocol_class
-
-        def protocol() -> asyncio.Protocol:
-            connection_protocol: asyncio.Protocol = make(
-                config=self.config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
-                _loop=loop,
-            )
-            return connection_protocol
-
-        self._listening = Listener(
-            self._own_sockets, protocol, self._connections, self._limits, tls
-        )
+        if certificate and key:
+            self._tls = presenting(Path(certificate), Path(key))
         for listening in self._own_sockets:
+            self._accepting.append(asyncio.create_task(self._accept_connections(listening)))
             host, port = listening.getsockname()[:2]
             action = f"{self._connections.port}_listening"
             _log.info(f"{self._connections.port} open", action=action, host=host, port=port)
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the service handles them
+
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Take no more connections, and let the open ones end."""
-        if self._listening is not None:
-            await self._listening.stop()
+        for task in (*self._accepting, *self._opening):
+            task.cancel()
+        await asyncio.gather(*self._accepting, *self._opening, return_exceptions=True)
+        for listening in self._own_sockets:
+            listening.close()
         await super().shutdown(sockets)
+
+    async def _accept_connections(self, listening: socket) -> None:
+        """A refused connection is closed at once: the caller learns it sooner than from a stuck
+        queue."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue
+            except OSError as error:  # no file descriptors, for one
+                _log.error("no connection taken", action="accept_failed", error=str(error))
+                await asyncio.sleep(_SHORT_OF_FILES_SECONDS)
+                continue
+            if self._connections.take(address[0]):
+                task = loop.create_task(self._open(accepted, address[0]))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            else:
+                accepted.close()
+
+    async def _open(self, accepted: socket, address: str) -> None:
+        """Open a connection. It is released once, by itself or, if it never began, here."""
+        make: Any = self.config.http_protocol_class
+        opened: BoundedHeads = make(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            connections=self._connections,
+            limits=self._limits,
+            address=address,
+        )
+        handshake = None if self._tls is None else _HANDSHAKE_SECONDS
+        try:
+            accepted.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: opened, accepted, ssl=self._tls, ssl_handshake_timeout=handshake
+            )
+        except BaseException as error:
+            if opened.transport is None:
+                self._connections.release(address)
+                with suppress(OSError):
+                    accepted.close()
+            if not isinstance(error, Exception):
+                raise
+
+
+LEAST_RATE: Final = 500
+"""The bytes per second that a body needs to arrive with, once its seconds are over."""
+
+
+class _Body:
+    """Reads a body within its time limit. Time in which the application does not read is not
+    counted."""
+
+    def __init__(self, receive: Receive, connection: "BoundedHeads") -> None:
+        self._receive = receive
+        self._connection = connection
+        self._seconds_left = connection.limits.body
+        self._is_whole = False
+
+    async def __call__(self) -> Message:
+        if self._is_whole:  # a further call waits for the caller to leave
+            return await self._receive()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(max(0.0, self._seconds_left)):
+                message = await self._receive()
+        except TimeoutError:
+            self._connection.close("body")
+            self._is_whole = True  # what still arrives must not be counted as late again
+            return await self._receive()  # the message that it is closed
+        self._seconds_left += len(message.get("body", b"")) / LEAST_RATE - (loop.time() - began)
+        self._is_whole = not message.get("more_body", False)
+        return message
 
 
 # Heads of requests: bounded, because the parser holds headers until they end, and read as those of
@@ -78,9 +185,21 @@ _INVALID: Final = "Invalid HTTP request received."
 
 
 class BoundedHeads(HttpToolsProtocol):
-    """Closes a connection whose head or trailers do not end. A request to change the protocol is
-    answered in this one, as RFC 9110 (section 7.8) permits: the parser would take its body for the
-    other protocol's bytes."""
+    """A connection that is counted, and closed if it takes too long, or its head or trailers do not
+    end.
+
+    Between requests it may be idle for a time, and then the head of the next one has a time limit.
+    While a request is answered the connection may be silent; but the caller has to read what is
+    written, and a body has to arrive.
+
+    A request to change the protocol is answered in this one, as RFC 9110 (section 7.8) permits: the
+    parser would take its body for the other protocol's bytes.
+    """
+
+    _requests = 0
+    _is_idle = False
+    _timer: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
 
     _bytes_of_head = 0
     """Bytes since a body's last bytes, or a request's end: of a head, trailers, extensions of
@@ -92,12 +211,60 @@ class BoundedHeads(HttpToolsProtocol):
     """The head of a request for another protocol, without that request."""
 
     def __init__(
-        self, *arguments: Any, most_head_bytes: int = MOST_HEAD_BYTES, **options: Any
+        self,
+        *arguments: Any,
+        connections: Connections,
+        limits: Limits,
+        address: str,
+        most_head_bytes: int = MOST_HEAD_BYTES,
+        **options: Any,
     ) -> None:
+        """`connections` have already counted it, from this address."""
         super().__init__(*arguments, **options)
+        self.limits = limits
+        self._counted = connections
+        self._address = address
         self._most_head_bytes = most_head_bytes
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect(self.limits.head)
+
+    def pause_writing(self) -> None:
+        self._stalled = self.loop.call_later(self.limits.write, self.close, "write")
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._timer, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        self._counted.release(self._address)
+        super().connection_lost(exc)
+
+    def close(self, late: Late) -> None:
+        """Close at once, whatever is still to be written; `late`: what took too long."""
+        CONNECTIONS_LATE.labels(self._counted.port, late).inc()
+        self.transport.abort()
+
+    def _expect(self, seconds: float | None) -> None:
+        """Close after `seconds` without a change; None: wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if seconds is not None and not self._requests:
+            self._timer = self.loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        self.close("idle" if self._is_idle else "head")
+
     def data_received(self, data: bytes) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._expect(self.limits.head)
         self._bytes_of_head += len(data)
         self._unset_keepalive_if_required()
         try:
@@ -198,7 +365,19 @@ class BoundedHeads(HttpToolsProtocol):
             super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        super()._start_asgi_task(cycle, framed(app, cycle))
+        whole = framed(app, cycle)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            self._requests += 1
+            self._expect(None)
+            try:
+                await whole(scope, _Body(receive, self), send)
+            finally:
+                self._requests -= 1
+                self._is_idle = True
+                self._expect(self.limits.idle)
+
+        super()._start_asgi_task(cycle, answer)  # type: ignore[arg-type]
 
 
 # Ends an answer correctly in the two cases where uvicorn deviates from HTTP (RFC 9112, section

@@ -28,7 +28,7 @@ from aiohttp import (
 from yarl import URL
 
 from inference_store.platform import traces
-from inference_store.platform.serving import Connections, Limits, Served, build_limits, listen
+from inference_store.platform.serving import Connections, Limits, build_limits, listen
 from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer
 from inference_store.proxy.capture import Reservation, head_size, id_for_answer
@@ -453,7 +453,7 @@ def build_server(
     sockets = listen(settings.proxy_host, settings.proxy_port, setting="PROXY", backlog=_BACKLOG)
     limits = build_limits(settings)
     config = uvicorn.Config(
-        Served(app),
+        app,
         ssl_certfile=settings.proxy_tls_certificate_file,
         ssl_keyfile=settings.proxy_tls_key_file,
         http=ForwardedHeads,

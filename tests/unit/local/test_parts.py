@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -23,9 +22,8 @@ from inference_store.local.folder import (
 from inference_store.local.installing import install
 from inference_store.local.part import Part, RunningPart, end_leftovers
 from inference_store.local.postgres import reachable_by_all
-from inference_store.local.programs import environment
 from inference_store.local.screen import Screen
-from inference_store.local.stack import PortTaken, choose_ports
+from inference_store.local.stack import PortTaken, choose_ports, environment
 from tests.servers.process import is_gone
 from tests.servers.waiting import wait_until
 
@@ -87,37 +85,28 @@ def requested() -> dict[str, int]:
     return dict(zip(("api", "proxy"), free_ports(2), strict=True))
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "ports.json"
-
-
-def test_ports_are_those_of_the_last_start_unless_one_is_taken(
-    file: Path, requested: dict[str, int]
+def test_a_port_that_is_requested_is_taken_or_refused_and_each_part_has_its_own(
+    requested: dict[str, int],
 ) -> None:
-    first = choose_ports(file, PARTS, requested)
-    assert len(set(first.ports.values())) == len(PARTS)
-    second = choose_ports(file, PARTS, {})
-    assert second.ports == first.ports
-    assert not [sentence for sentence in second.sentences if "taken" in sentence]
-    choose_ports(file, PARTS, requested)
-    with occupy(requested["api"]):
-        second = choose_ports(file, PARTS, {})
-    assert second["api"] != requested["api"]
-    assert second["proxy"] == requested["proxy"]
-    sentence = f"Port {requested['api']} is taken by another program: the REST API listens on"
-    assert f"{sentence} {second['api']}." in second.sentences
-    assert choose_ports(file, PARTS, {})["api"] == second["api"]
-
-
-def test_refuses_a_requested_port_that_is_taken(file: Path, requested: dict[str, int]) -> None:
+    ports, sentences = choose_ports(PARTS, requested)
+    assert ports | requested == ports
+    assert len(set(ports.values())) == len(PARTS)
+    assert f"The REST API listens on {requested['api']}: " in sentences[0]
     refused = pytest.raises(PortTaken, match=f"Port {requested['api']} .*REST API")
     with occupy(requested["api"]), refused:
-        choose_ports(file, PARTS, requested)
-    assert not file.exists()
-    # one that cannot be read is no trouble
-    file.write_text("[")
-    assert choose_ports(file, PARTS, requested)["api"] == requested["api"]
+        choose_ports(PARTS, requested)
+
+
+def test_a_taken_default_port_gives_way_to_the_next_free_one(
+    requested: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = requested["api"]
+    monkeypatch.setattr("inference_store.local.stack.DEFAULT_PORTS", {"api": taken})
+    assert choose_ports(PARTS, {})[0]["api"] == taken
+    with occupy(taken):
+        ports, [sentence] = choose_ports(PARTS, {})
+    assert ports["api"] not in {taken, ports["proxy"], ports["s3"]}
+    assert f"Port {taken} is taken by another program. The REST API listens" in sentence
 
 
 SERVICES = Path(__file__).parents[3] / "services"
@@ -149,10 +138,6 @@ def start(folder: LocalFolder, code: str, *, stop_seconds: float = 300.0) -> Run
     return RunningPart(part, folder)
 
 
-def list_pid_files(folder: LocalFolder) -> list[str]:
-    return [file.name for file in folder.run.iterdir()]
-
-
 def test_a_part_that_ends_or_is_never_ready_is_reported(folder: LocalFolder) -> None:
     running = start(folder, "raise SystemExit('no such disk')")
     with pytest.raises(PartEnded, match="no such disk"):
@@ -161,7 +146,6 @@ def test_a_part_that_ends_or_is_never_ready_is_reported(folder: LocalFolder) -> 
     with pytest.raises(PartNotReady, match="database is unavailable"):
         running.wait_ready(lambda: "database is unavailable", 0)
     assert is_gone(running.pid)
-    assert list_pid_files(folder) == []
 
 
 def test_a_deaf_part_is_killed(folder: LocalFolder) -> None:
@@ -194,19 +178,15 @@ def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
     wait_until(lambda: is_gone(pid), seconds=300, what="its end")
 
 
-def test_a_leftover_process_is_ended_by_its_pid_file_and_no_other(folder: LocalFolder) -> None:
-    running = start(folder, SLEEPS)
-    assert end_leftovers(folder, {"one": signal.SIGTERM}) == ["one"]
+def test_a_leftover_of_the_folder_is_ended_and_no_other(
+    folder: LocalFolder, tmp_path: Path
+) -> None:
+    other = LocalFolder(tmp_path / "other")
+    other.make()
+    running, others = start(folder, SLEEPS), start(other, SLEEPS)
+    assert end_leftovers(folder) == [running.pid]
     wait_until(lambda: is_gone(running.pid), seconds=300, what="its end")
-    assert list_pid_files(folder) == []
-    running.stop()
-    running = start(folder, SLEEPS)
-    file = folder.run / "one.pid.json"
-    file.write_text(file.read_text().replace("600", "6000"))  # the command differs
-    assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
-    assert not is_gone(running.pid)
-    running.stop()
-    for content in ("", "{", '{"pid": 999999999, "started": 1, "command": []}'):
-        (folder.run / "one.pid.json").write_text(content)
-        assert end_leftovers(folder, {"one": signal.SIGTERM}) == [], content
-        assert list_pid_files(folder) == [], content
+    assert end_leftovers(folder) == []
+    assert not is_gone(others.pid)
+    for part in (running, others):
+        part.stop()

@@ -77,7 +77,7 @@ def test_rejects_data_that_is_no_small_png(subtests: pytest.Subtests) -> None:
         encode_png(2, 2, lines)[:20],
         encode_png(2, 2, lines).replace(b"x\x9c", b"xx"),
     ):
-        with subtests.test(content=content), pytest.raises(served_models.NoPicture):
+        with subtests.test(content=content), pytest.raises(served_models.Refusal):
             served_models.SmallClassifier().classify(content)
 
 

@@ -86,43 +86,30 @@ def decode(payload: bytes, *, record_time: datetime, buckets: Buckets) -> Infere
     wire, flags = _validate(document)
     try:
         received_at = _received_at(wire, record_time)
-        inline = {name: _inline_blob(payload, document, name) for name in ("metadata", "response")}
-        return _event(wire, received_at, inline, buckets, flags=flags)
+        data = _resolve_key(wire, "data_storage_key", buckets)
+        response = _resolve_key(wire, "inference_storage_key", buckets)
+        stored = (part for key in (data, response) for part in _split_key(key))
+        producer_flags = (flag for flag in PRODUCER_FLAGS if flag in wire.flags)
+        return InferenceEvent(
+            uid=uid_of(received_at, wire.model_id, wire.inference_id, *stored),
+            model_id=wire.model_id,
+            inference_id=wire.inference_id,
+            received_at=received_at,
+            forwarded_at=_time(wire, "request_forwarded_at"),
+            responded_at=_time(wire, "request_responded_at"),
+            published_at=_time(wire, "event_published_at"),
+            data=data,
+            response=response,
+            metadata=_resolve_key(wire, "metadata_storage_key", buckets),
+            aliases=tuple(dict.fromkeys(a for a in wire.aliases if a != wire.inference_id)),
+            extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
+            inline_metadata=_inline_blob(payload, document, "metadata"),
+            inline_response=_inline_blob(payload, document, "response"),
+            flags=(*flags, *producer_flags, *map(flag_of, dict.fromkeys(wire.capture_problems))),
+        )
     except InvalidEvent as wrong:
         wrong.model_id, wrong.inference_id = wire.model_id, wire.inference_id
         raise
-
-
-def _event(
-    wire: WireEvent,
-    received_at: datetime,
-    inline: Mapping[str, bytes | None],
-    buckets: Buckets,
-    *,
-    flags: tuple[str, ...],
-) -> InferenceEvent:
-    data = _resolve_key(wire, "data_storage_key", buckets)
-    response = _resolve_key(wire, "inference_storage_key", buckets)
-    producer_flags = (flag for flag in PRODUCER_FLAGS if flag in wire.flags)
-    return InferenceEvent(
-        uid=uid_of(
-            received_at, wire.model_id, wire.inference_id, *_split_key(data), *_split_key(response)
-        ),
-        model_id=wire.model_id,
-        inference_id=wire.inference_id,
-        received_at=received_at,
-        forwarded_at=_time(wire, "request_forwarded_at"),
-        responded_at=_time(wire, "request_responded_at"),
-        published_at=_time(wire, "event_published_at"),
-        data=data,
-        response=response,
-        metadata=_resolve_key(wire, "metadata_storage_key", buckets),
-        aliases=tuple(dict.fromkeys(a for a in wire.aliases if a != wire.inference_id)),
-        extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
-        inline_metadata=inline["metadata"],
-        inline_response=inline["response"],
-        flags=(*flags, *producer_flags, *map(flag_of, dict.fromkeys(wire.capture_problems))),
-    )
 
 
 def _parse_document(payload: bytes) -> dict[str, Any]:
@@ -242,23 +229,10 @@ def encode(
     forwarded_at: datetime | None = None,
     responded_at: datetime | None = None,
     published_at: datetime | None = None,
-    data_storage_key: str = "",
-    inference_storage_key: str = "",
-    metadata_storage_key: str = "",
-    **extras: Any,
+    **rest: Any,
 ) -> bytes:
-    """Return the event's bytes: the nine fields, then the given extras."""
-    return orjson.dumps(
-        {
-            "model_id": model_id,
-            "inference_id": inference_id,
-            "request_received_at": rfc3339(received_at),
-            "request_forwarded_at": rfc3339(forwarded_at),
-            "request_responded_at": rfc3339(responded_at),
-            "event_published_at": rfc3339(published_at),
-            "data_storage_key": data_storage_key,
-            "inference_storage_key": inference_storage_key,
-            "metadata_storage_key": metadata_storage_key,
-            **extras,
-        }
-    )
+    """Return the event's bytes: the nine fields, then the given extras. `rest`: storage keys, which
+    are else empty, and extras."""
+    times = zip(NINE[2:6], (received_at, forwarded_at, responded_at, published_at), strict=True)
+    fields = {name: rfc3339(at) for name, at in times} | dict.fromkeys(NINE[6:], "")
+    return orjson.dumps({"model_id": model_id, "inference_id": inference_id, **fields, **rest})

@@ -51,106 +51,76 @@ class Opened:
     items: list[Item] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    def open(self, document: Json, *, client: bool = True, levels: int = _WRAPPINGS) -> None:
+        """Add the items of an envelope. `client`: a standard section is the caller's."""
+        if document is None or document == "":
+            return
+        if levels and type(document) is str:
+            try:
+                inner = read_document(document)
+            except UnreadableJson as exc:
+                self.problems.append(f"metadata is a string that is not JSON: {exc}")
+            else:
+                self.open(inner, client=client, levels=levels - 1)
+        elif levels and isinstance(document, list):
+            for position, item in enumerate(document):
+                self._open_item(item, position, client, levels - 1)
+        elif levels and isinstance(document, dict):
+            self._open_object(document, client, levels - 1)
+        else:
+            self.problems.append(f"{_EXPECTED}; found {show_start(document)}")
 
-def open_envelope(
-    document: Json, opened: Opened, *, client: bool = True, levels: int = _WRAPPINGS
-) -> None:
-    """Add the items of an envelope to `opened`. `client`: a standard section is the caller's."""
-    if document is None or document == "":
-        return
-    if levels and type(document) is str:
-        _open_text(document, opened, client, levels - 1)
-    elif levels and isinstance(document, list):
-        for position, item in enumerate(document):
-            if not _add_plain(item, opened):
-                _open_item(item, position, opened, client, levels - 1)
-    elif levels and isinstance(document, dict):
-        _open_object(document, opened, client, levels - 1)
-    else:
-        opened.problems.append(f"{_EXPECTED}; found {show_start(document)}")
+    def _open_item(self, item: Json, position: int, client: bool, levels: int) -> None:
+        is_item = isinstance(item, dict) and "key" in item
+        if not is_item and _is_envelope(item):  # those of several inputs or outputs, in one list
+            self.open(item, client=client, levels=levels)
+        else:
+            self._add(item, position, "extended")
 
+    def _open_object(self, document: dict[str, Json], client: bool, levels: int) -> None:
+        if not document or any(name in document for name in _SECTIONS):
+            is_callers = client and "metadata" not in document  # else it is a proxy's blob
+            self._open_standard(document.get("standard_metadata"), is_callers)
+            self.open(document.get("metadata"), client=client, levels=levels)
+            self.open(document.get("extended_metadata"), client=client, levels=levels)
+        elif "key" in document:
+            self._add(document, 0, "extended")
+        elif "event" not in document and "request" not in document:  # else a proxy's blob
+            self.problems.append(f"{_EXPECTED}; found {show_start(document)}")
 
-def _add_plain(item: Json, opened: Opened) -> bool:
-    try:
-        key, declared, value = item["key"], item["type"], item["value"]
-    except (KeyError, TypeError, IndexError):
-        return False
-    if type(key) is not str or type(declared) is not str:
-        return False
-    opened.items.append(Item(key, declared, value, "extended"))
-    return True
+    def _open_standard(self, section: Json, client: bool) -> None:
+        flags = ("standard_from_client",) if client else ()
+        if isinstance(section, dict):
+            members = list_members(section)
+            self.items += [Item(name, None, value, "standard", flags) for name, value in members]
+        elif isinstance(section, list):
+            for position, item in enumerate(section):
+                self._add(item, position, "standard", flags)
+        elif section is not None:
+            start = show_start(section)
+            self.problems.append(f"standard_metadata is neither an object nor a list: {start}")
 
-
-def _open_text(text: str, opened: Opened, client: bool, levels: int) -> None:
-    try:
-        document = read_document(text)
-    except UnreadableJson as exc:
-        opened.problems.append(f"metadata is a string that is not JSON: {exc}")
-    else:
-        open_envelope(document, opened, client=client, levels=levels)
-
-
-def _open_item(item: Json, position: int, opened: Opened, client: bool, levels: int) -> None:
-    if isinstance(item, dict) and "key" in item:
-        opened.items.append(_declared(item, position, opened, "extended"))
-    elif _is_envelope(item):  # the envelopes of several inputs or outputs, in one list
-        open_envelope(item, opened, client=client, levels=levels)
-    else:
-        opened.problems.append(f"item {position} has no key: {show_start(item)}")
-        opened.items.append(_malformed(item, "extended"))
-
-
-def _open_object(document: dict[str, Json], opened: Opened, client: bool, levels: int) -> None:
-    if "key" in document and not any(name in document for name in _SECTIONS):
-        opened.items.append(_declared(document, 0, opened, "extended"))
-        return
-    if document and not any(name in document for name in _SECTIONS):
-        if "event" not in document and "request" not in document:  # else a proxy's blob
-            opened.problems.append(f"{_EXPECTED}; found {show_start(document)}")
-        return
-    inside_proxy_blob = "metadata" in document
-    _open_standard(document.get("standard_metadata"), opened, client and not inside_proxy_blob)
-    open_envelope(document.get("metadata"), opened, client=client, levels=levels)
-    open_envelope(document.get("extended_metadata"), opened, client=client, levels=levels)
-
-
-def _open_standard(section: Json, opened: Opened, client: bool) -> None:
-    flags = ("standard_from_client",) if client else ()
-    if isinstance(section, dict):
-        for name, value in list_members(section):
-            opened.items.append(Item(name, None, value, "standard", flags))
-    elif isinstance(section, list):
-        for position, item in enumerate(section):
-            opened_item = _standard_item(item, position, opened)
-            opened.items.append(opened_item._replace(flags=opened_item.flags + flags))
-    elif section is not None:
-        opened.problems.append(
-            f"standard_metadata is neither an object nor a list: {show_start(section)}"
+    def _add(
+        self, item: Json, position: int, section: Section, flags: tuple[str, ...] = ()
+    ) -> None:
+        """Add `{key, type, value}`; anything else as malformed, with the problem."""
+        where = f"item {position}" + (" of standard_metadata" if section == "standard" else "")
+        problem = None
+        if not isinstance(item, dict) or "key" not in item:
+            problem = f"{where} has no key: {show_start(item)}"
+        elif type(item["key"]) is not str:
+            problem = f"the key of {where} is not a string: {show_start(item['key'])}"
+        if problem is not None:
+            self.problems.append(problem)
+            self.items.append(Item("", "", item, section, ("malformed", *flags)))
+            return
+        declared = item.get("type", "")
+        if type(declared) is not str:
+            declared = "" if declared is None else write_json(declared)
+        missing = () if "value" in item else ("no_value",)
+        self.items.append(
+            Item(item["key"], declared, item.get("value"), section, (*missing, *flags))
         )
-
-
-def _standard_item(item: Json, position: int, opened: Opened) -> Item:
-    if isinstance(item, dict) and "key" in item:
-        return _declared(item, position, opened, "standard")
-    opened.problems.append(f"item {position} of standard_metadata has no key: {show_start(item)}")
-    return _malformed(item, "standard")
-
-
-def _declared(item: dict[str, Json], position: int, opened: Opened, section: Section) -> Item:
-    key = item["key"]
-    if type(key) is not str:
-        opened.problems.append(f"the key of item {position} is not a string: {show_start(key)}")
-        return _malformed(item, section)
-    declared = item.get("type", "")
-    if type(declared) is not str:
-        declared = "" if declared is None else write_json(declared)
-    if "value" in item:
-        return Item(key, declared, item["value"], section)
-    return Item(key, declared, None, section, ("no_value",))
-
-
-def _malformed(item: Json, section: Section) -> Item:
-    return Item("", "", item, section, ("malformed",))
 
 
 def _is_envelope(item: Json) -> bool:

@@ -21,7 +21,6 @@ from inference_store.inference.metadata.entries import (
     FAITHFUL,
     Item,
     Opened,
-    open_envelope,
     read_document,
 )
 from inference_store.inference.metadata.values import (
@@ -60,24 +59,6 @@ class TypedItems:
 
     def add(self, name: str, item: Item) -> None:
         """Keep one item, and index it under `name`."""
-        if not self._add_plain(name, item):
-            self._add_any(name, item)
-
-    def _add_plain(self, name: str, item: Item) -> bool:
-        key, declared, value, section, flags = item
-        kind = TYPE_NAMES.get(declared) if declared else None
-        if kind is None or kind.family is None or type(value) is not str or name == TAGS:
-            return False
-        parsed, flag = kind.parse(value, self.caps)
-        if parsed is None or flag is not None or self._find_obstacle(name):
-            return False
-        if name in COORDINATES and not _is_on_the_map(name, parsed):
-            return False
-        self.leaves.append(Leaf(name, kind.type, kind.family, parsed))
-        self.entries.append(Entry(key, declared or "", value, section, flags))
-        return True
-
-    def _add_any(self, name: str, item: Item) -> None:
         key, declared, value, section, flags = item
         if name == TAGS and isinstance(value, (dict, list)):
             declared = _JSON.name  # whatever it says: the entry alone tells an array from its text
@@ -212,7 +193,7 @@ def read_metadata(
     too_large = blob is not None and len(blob) > caps.blob_bytes
     if blob and not too_large:
         try:
-            open_envelope(read_document(blob), opened)
+            opened.open(read_document(blob))
         except UnreadableJson as exc:
             if blob.strip():  # only white space is no metadata, like an empty blob
                 opened.problems.append(f"the metadata is not JSON: {exc}")
@@ -350,7 +331,7 @@ def open_response(response: bytes) -> Opened:
 
 def _open_copy(copy: Json, opened: Opened) -> None:
     opened_copy = Opened()
-    open_envelope(copy, opened_copy)
+    opened_copy.open(copy)
     if not opened_copy.items and opened_copy.problems:
         opened.items.append(_remark("metadata", copy))
     else:

@@ -1,17 +1,20 @@
 """Classification: `{label, score}`, bare labels, or one number per class."""
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types.response import (
     Output,
     Reading,
+    Row,
     UnreadableResponse,
     activate,
-    elements,
+    has_any,
     is_numeric,
     is_tensor,
     numbers,
+    read_elements,
     seems_json,
 )
 
@@ -21,10 +24,10 @@ _NAMES: Final = ("label", "score", "labels", "scores", "token_str")
 def read_classification(outputs: list[Output], reading: Reading) -> None:
     """Add rows of label and score."""
     mapping = reading.mapping
-    if mapping is not None and (labels := _find_output(outputs, mapping.labels)):
+    if labels := _find_output(outputs, mapping.labels):
         _add_labelled(labels, _find_output(outputs, mapping.scores), reading)
         return
-    if mapping is not None and mapping.class_probabilities is not None:
+    if mapping.class_probabilities is not None:
         probabilities = _find_output(outputs, mapping.class_probabilities)
         outputs = [probabilities] if probabilities else outputs
     elif _read_named(outputs, reading):
@@ -33,12 +36,14 @@ def read_classification(outputs: list[Output], reading: Reading) -> None:
         if is_tensor(output.data):
             read_classes(output, reading)
         else:
-            _add_objects(output, reading)
+            read_elements([output], reading, names=_NAMES, rows=_classified)
 
 
 def _read_named(outputs: list[Output], reading: Reading) -> bool:
     """Add rows of tensors with common names; return False if there are none, or they do not fit."""
-    labels, scores = find_labels(outputs), find_scores(outputs)
+    labels = find_labels(outputs)
+    # with one number per label or one per class
+    scores = [output for output in _find_named(outputs, _SCORES) if is_tensor(output.data)]
     of_classes = find_of_size(scores, len(reading.class_labels)) if reading.class_labels else None
     if labels is None:
         if of_classes is not None and all(is_tensor(output.data) for output in outputs):
@@ -75,34 +80,30 @@ def read_classes(output: Output, reading: Reading) -> None:
             "class_labels_mismatch",
             f"output {output.position} has {len(values)} numbers, the model {classes} class labels",
         )
-    activation = reading.mapping.activation if reading.mapping else "none"
     for first in range(0, len(values), classes):
         row = [reading.number(value) for value in values[first : first + classes]]
-        for index, score in reading.take(enumerate(activate(row, activation))):
+        for index, score in reading.take(enumerate(activate(row, reading.mapping.activation))):
             names = reading.class_labels
             label = reading.short(names[index]) if names else str(index)
             reading.add(output, label=label, score=score)
 
 
-def _add_objects(output: Output, reading: Reading) -> None:
-    for element in reading.take(elements(output.data, _NAMES)):
-        if isinstance(element, dict) and isinstance(element.get("labels"), list):
-            _add_zero_shot(output, element, reading)
-        elif isinstance(element, dict) and ("label" in element or "token_str" in element):
-            label = reading.label(element.get("label", element.get("token_str")))
-            score, text = reading.number(element.get("score")), element.get("sequence")
-            reading.add(output, label=label, score=score, text=reading.text(text))
-        elif type(element) is str and not seems_json(element):
-            reading.add(output, label=reading.label(element), score=None)
-        else:
-            reading.unreadable += 1
+def _classified(element: Json, reading: Reading) -> Iterable[Row] | None:
+    if isinstance(element, dict) and isinstance(element.get("labels"), list):
+        return _zero_shot(element["labels"], element.get("scores"), reading)
+    if has_any(element, ("label", "token_str")):
+        label = reading.label(element.get("label", element.get("token_str")))
+        score, text = reading.number(element.get("score")), element.get("sequence")
+        return [{"label": label, "score": score, "text": reading.text(text)}]
+    if type(element) is str and not seems_json(element):
+        return [{"label": reading.label(element)}]
+    return None
 
 
-def _add_zero_shot(output: Output, element: dict[str, Json], reading: Reading) -> None:
-    scores = element.get("scores")
-    for index, label in reading.take(enumerate(element["labels"])):
+def _zero_shot(labels: list[Json], scores: Json, reading: Reading) -> Iterator[Row]:
+    for index, label in enumerate(labels):
         score = scores[index] if isinstance(scores, list) and index < len(scores) else None
-        reading.add(output, label=reading.label(label), score=reading.number(score))
+        yield {"label": reading.label(label), "score": reading.number(score)}
 
 
 def _add_labelled(labels: Output, scores: Output | None, reading: Reading) -> None:
@@ -135,11 +136,6 @@ def find_labels(outputs: list[Output]) -> Output | None:
     return next(
         (output for output in _find_named(outputs, _LABELS) if _are_labels(output.data)), None
     )
-
-
-def find_scores(outputs: list[Output]) -> list[Output]:
-    """Return the tensors of scores, with one per label or one per class."""
-    return [output for output in _find_named(outputs, _SCORES) if is_tensor(output.data)]
 
 
 def find_of_size(outputs: list[Output], size: int) -> Output | None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
@@ -52,16 +52,8 @@ class Outlines:
     capped: bool = False
     """Whether an outline was left out, because there would be too many points."""
 
-    def add_contours(self, ordinal: int, contours: Iterable[Iterable[Point]]) -> None:
-        """Keep an element's contours."""
-        drawn = tuple(tuple(contour) for contour in contours)
-        self._add(ordinal, Outline(contours=tuple(contour for contour in drawn if contour)))
-
-    def add_keypoints(self, ordinal: int, keypoints: Iterable[Keypoint]) -> None:
-        """Keep an element's keypoints."""
-        self._add(ordinal, Outline(keypoints=tuple(keypoints)))
-
-    def _add(self, ordinal: int, outline: Outline) -> None:
+    def add(self, ordinal: int, outline: Outline) -> None:
+        """Keep the outline of an element."""
         points = sum(map(len, outline.contours)) + len(outline.keypoints)
         if self.points + points > self.most:
             self.capped = True
@@ -159,6 +151,9 @@ class OutputMapping(Body):
     """What makes scores of the raw numbers: softmax over the classes, or sigmoid of each."""
     batched: bool = False
     """The first dimension of each tensor counts the inputs of the request."""
+
+
+NO_MAPPING: Final = OutputMapping()
 
 
 def activate(values: list[float | None], activation: Activation) -> list[float | None]:
@@ -370,7 +365,7 @@ class Reading:
     """The context of one response, and its rows so far."""
 
     class_labels: Sequence[str]
-    mapping: OutputMapping | None
+    mapping: OutputMapping
     width: int | None
     height: int | None
     caps: PredictionCaps
@@ -504,25 +499,33 @@ def is_numeric(value: Json) -> bool:
     return type(value) in (float, int, Number)
 
 
-def iterate_objects(
-    outputs: Iterable[Output], names: Sequence[str], reading: Reading
-) -> Iterator[tuple[Output, dict[str, Json], Row]]:
-    """Yield the elements that are objects with any of these names, until the reading is full.
-
-    Each comes with its output, and with the beginning of its row. The others are unreadable.
-    """
+def read_elements(
+    outputs: Iterable[Output],
+    reading: Reading,
+    *,
+    names: Sequence[str],
+    rows: Callable[[Json, Reading], Iterable[Row] | None],
+) -> None:
+    """Add the rows of each element, until the reading is full. `rows`: None for an element that is
+    unreadable."""
     for output in outputs:
         for element in reading.take(elements(output.data, names)):
-            if not isinstance(element, dict) or element.keys().isdisjoint(names):
+            found = rows(element, reading)
+            if found is None:
                 reading.unreadable += 1
                 continue
-            yield (
-                output,
-                element,
-                {
-                    "output": output.position,
-                    "output_name": output.name,
-                    "label": reading.label(element.get("label")),
-                    "score": reading.number(element.get("score")),
-                },
-            )
+            for row in reading.take(found):
+                reading.add(output, **row)
+
+
+def has_any(element: Json, names: Sequence[str]) -> bool:
+    """Return whether an element is an object with any of these names."""
+    return isinstance(element, dict) and not element.keys().isdisjoint(names)
+
+
+def read_labelled(element: dict[str, Json], reading: Reading) -> Row:
+    """Return the label and the score of an element."""
+    return {
+        "label": reading.label(element.get("label")),
+        "score": reading.number(element.get("score")),
+    }

@@ -1,26 +1,30 @@
 """Boxes, contours and keypoints: object detection, image segmentation, keypoint detection."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types.response import (
+    NO_MAPPING,
     BoxFormat,
     Keypoint,
+    Outline,
     Output,
     Point,
     Reading,
     Row,
     Units,
     activate,
+    has_any,
     is_numeric,
-    iterate_objects,
     numbers,
+    read_elements,
+    read_labelled,
 )
 
 Box: TypeAlias = tuple[float | None, float | None, float | None, float | None]
-Labelled: TypeAlias = tuple[str | None, float | None]
 _NO_BOX: Final[Box] = (None, None, None, None)
 _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _LEGACY: Final = "detection_boxes"
@@ -31,19 +35,23 @@ def read_detection(outputs: list[Output], reading: Reading) -> None:
     """Add rows of label, score, box and area."""
     by_name = {output.name: output for output in outputs if output.name is not None}
     mapping = reading.mapping
-    if mapping is not None and mapping.boxes is not None and mapping.boxes in by_name:
-        _add_tensors(by_name, reading)
+    if mapping.boxes is not None and mapping.boxes in by_name:
+        _add_tensors(by_name[mapping.boxes], by_name, reading)
     elif _LEGACY in by_name:
         data = {name: output.data for name, output in by_name.items()}
-        _add_legacy(by_name[_LEGACY], data, reading)
+        for row in reading.take(_legacy(data, reading)):
+            reading.add(by_name[_LEGACY], **row)
     else:
-        units: Units = mapping.units if mapping else "pixels"
-        for output, element, row in iterate_objects(outputs, _NAMES, reading):
-            if _LEGACY in element:
-                _add_legacy(output, element, reading)
-            else:
-                labelled = row["label"], row["score"]
-                _add(output, reading, labelled, read_corners(element, reading), units)
+        read_elements(outputs, reading, names=_NAMES, rows=_detected)
+
+
+def _detected(element: Json, reading: Reading) -> Iterable[Row] | None:
+    if not has_any(element, _NAMES):
+        return None
+    if _LEGACY in element:
+        return _legacy(element, reading)
+    row = read_labelled(element, reading)
+    return [_place(row, read_corners(element, reading), reading.mapping.units, reading)]
 
 
 def read_corners(element: dict[str, Json], reading: Reading) -> Box:
@@ -54,37 +62,34 @@ def read_corners(element: dict[str, Json], reading: Reading) -> Box:
     return xmin, ymin, xmax, ymax
 
 
-def _add_legacy(output: Output, data: dict[str, Json], reading: Reading) -> None:
+def _legacy(data: dict[str, Json], reading: Reading) -> Iterator[Row]:
     boxes = _boxes(data[_LEGACY], "yxyx", reading)
     count = numbers(data.get("num_detections"))
     box_count = reading.number(count[0]) if count else None
     if box_count is not None and 0 <= box_count < len(boxes):
         boxes = boxes[: int(box_count)]
-    units: Units = reading.mapping.units if reading.mapping else _guess_units(boxes, reading)
+    is_guessed = reading.mapping is NO_MAPPING
+    units = _guess_units(boxes, reading) if is_guessed else reading.mapping.units
     labels = numbers(data.get("detection_classes"))
     scores = numbers(data.get("detection_scores"))
-    for index, box in reading.take(enumerate(boxes)):
-        labelled = reading.label(_at(labels, index)), reading.number(_at(scores, index))
-        _add(output, reading, labelled, box, units)
+    for index, box in enumerate(boxes):
+        label, score = reading.label(_at(labels, index)), reading.number(_at(scores, index))
+        yield _place({"label": label, "score": score}, box, units, reading)
 
 
-def _add_tensors(by_name: dict[str, Output], reading: Reading) -> None:
+def _add_tensors(output: Output, by_name: dict[str, Output], reading: Reading) -> None:
     mapping = reading.mapping
-    if mapping is None or mapping.boxes is None:
-        return
-    output = by_name[mapping.boxes]
     boxes = _boxes(output.data, mapping.box_format, reading)
     labels, scores = _labels_and_scores(by_name, len(boxes), reading)
     for index, box in reading.take(enumerate(boxes)):
-        _add(output, reading, (labels[index], scores[index]), box, mapping.units)
+        labelled = {"label": labels[index], "score": scores[index]}
+        reading.add(output, **_place(labelled, box, mapping.units, reading))
 
 
 def _labels_and_scores(
     by_name: dict[str, Output], count: int, reading: Reading
 ) -> tuple[list[str | None], list[float | None]]:
     mapping = reading.mapping
-    if mapping is None:
-        return [None] * count, [None] * count
     classes = _values(by_name, mapping.class_probabilities)
     labels: list[str | None]
     scores: list[float | None]
@@ -109,10 +114,9 @@ def _best_classes(
 ) -> tuple[list[str | None], list[float | None]]:
     labels: list[str | None] = []
     best: list[float | None] = []
-    activation = reading.mapping.activation if reading.mapping else "none"
     for first in range(0, len(values), classes):
         row = [reading.number(value) for value in values[first : first + classes]]
-        scores = activate(row, activation)
+        scores = activate(row, reading.mapping.activation)
         ranked = [(score, -index) for index, score in enumerate(scores) if score is not None]
         score, index = max(ranked, default=(None, None))
         best.append(score)
@@ -147,15 +151,11 @@ def _corners(four: Sequence[float | None], form: BoxFormat) -> Box:
     return a - c / 2, b - d / 2, a + c / 2, b + d / 2
 
 
-def _add(output: Output, reading: Reading, labelled: Labelled, box: Box, units: Units) -> None:
+def _place(labelled: Row, box: Box, units: Units, reading: Reading) -> Row:
+    """Return the row with its box, in pixels if they are known, and its area."""
     box, pixels = (box, True) if units == "pixels" else _in_pixels(box, reading)
-    reading.add(
-        output,
-        label=labelled[0],
-        score=labelled[1],
-        **dict(zip(_CORNERS, box, strict=True)),
-        area=measure_box(box, reading) if pixels else None,
-    )
+    area = measure_box(box, reading) if pixels else None
+    return {**labelled, **dict(zip(_CORNERS, box, strict=True)), "area": area}
 
 
 def _in_pixels(box: Box, reading: Reading) -> tuple[Box, bool]:
@@ -209,14 +209,18 @@ def _expect(holds: bool, reading: Reading) -> None:
 _CONTOURS: Final = ("label", "score", "contour")
 
 
-def read_segmentation(outputs: list[Output], reading: Reading) -> None:
-    """Add rows of label, score, and the box and area of all contours."""
-    for _, element, row in iterate_objects(outputs, _CONTOURS, reading):
-        contours = list(_contours(element.get("contour"), reading))
-        row.update(_extent(contours, reading))
-        if reading.outlines is not None:
-            reading.outlines.add_contours(len(reading.rows), contours)
-        reading.rows.append(row)
+def _segmented(element: Json, reading: Reading) -> list[Row] | None:
+    if not has_any(element, _CONTOURS):
+        return None
+    row = read_labelled(element, reading)
+    contours = list(_contours(element.get("contour"), reading))
+    if reading.outlines is not None:
+        drawn = tuple(tuple(contour) for contour in contours if contour)
+        reading.outlines.add(len(reading.rows), Outline(contours=drawn))
+    return [row | _extent(contours, reading)]
+
+
+read_segmentation: Final = partial(read_elements, names=_CONTOURS, rows=_segmented)
 
 
 def _contours(contour: Json, reading: Reading) -> Iterator[list[Point]]:
@@ -274,20 +278,25 @@ _MOST: Final = 1_000
 """The most keypoints of one element that are read."""
 
 
-def read_keypoints(outputs: list[Output], reading: Reading) -> None:
-    """Add rows of label, score, and the given box, or else the one around the keypoints."""
-    for _, element, row in iterate_objects(outputs, _KEYPOINTS, reading):
-        keypoints = list(_read_keypoints(element.get("keypoints"), reading))
-        if not keypoints:
-            reading.flag("keypoints_missing")
-        if reading.outlines is not None:
-            reading.outlines.add_keypoints(len(reading.rows), keypoints)
-        box = read_corners(element, reading)
-        if box == _NO_BOX:
-            box = _find_box([keypoint.point for keypoint in keypoints])
-        row.update(zip(_CORNERS, box, strict=True))
-        row["area"] = None if box == _NO_BOX else measure_box(box, reading)
-        reading.rows.append(row)
+def _posed(element: Json, reading: Reading) -> list[Row] | None:
+    """Return a row with the given box, or else the one around the keypoints."""
+    if not has_any(element, _KEYPOINTS):
+        return None
+    row = read_labelled(element, reading)
+    keypoints = list(_read_keypoints(element.get("keypoints"), reading))
+    if not keypoints:
+        reading.flag("keypoints_missing")
+    if reading.outlines is not None:
+        reading.outlines.add(len(reading.rows), Outline(keypoints=tuple(keypoints)))
+    box = read_corners(element, reading)
+    if box == _NO_BOX:
+        box = _find_box([keypoint.point for keypoint in keypoints])
+    if box == _NO_BOX:
+        return [row]
+    return [_place(row, box, "pixels", reading)]
+
+
+read_keypoints: Final = partial(read_elements, names=_KEYPOINTS, rows=_posed)
 
 
 def _find_box(points: list[Point]) -> Box:

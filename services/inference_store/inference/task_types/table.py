@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, read_json
 from inference_store.inference.task_types.classification import read_classes, read_classification
 from inference_store.inference.task_types.response import (
+    NO_MAPPING,
     Outlines,
     Output,
     OutputMapping,
@@ -20,11 +21,12 @@ from inference_store.inference.task_types.response import (
     Reading,
     Row,
     UnreadableResponse,
-    elements,
+    has_any,
     is_numeric,
     is_tensor,
-    iterate_objects,
     outputs_of,
+    read_elements,
+    read_labelled,
     seems_json,
 )
 from inference_store.inference.task_types.shapes import (
@@ -33,67 +35,46 @@ from inference_store.inference.task_types.shapes import (
     read_segmentation,
 )
 
-Columns: TypeAlias = Callable[[Json, Reading], Row | None]
 _GENERATED: Final = ("generated_text", "summary_text", "translation_text", "text")
 _TOKEN: Final = ("entity", "entity_group", "label", "word", "score", "start", "end")
 _ANSWER: Final = ("answer", "score", "start", "end")
 _PROMPT: Final = ("prompt", "answer")
 
 
-def _read(
-    outputs: list[Output], reading: Reading, *, names: tuple[str, ...], columns: Columns
-) -> None:
-    for output in outputs:
-        for element in reading.take(elements(output.data, names)):
-            row = columns(element, reading)
-            if row is None:
-                reading.unreadable += 1
-            else:
-                reading.add(output, **row)
-
-
-def _token(element: Json, reading: Reading) -> Row | None:
-    if not isinstance(element, dict) or element.keys().isdisjoint(_TOKEN):
+def _token(element: Json, reading: Reading) -> list[Row] | None:
+    if not has_any(element, _TOKEN):
         return None
     entity = element.get("entity_group", element.get("entity", element.get("label")))
-    return {
-        "label": reading.label(entity),
-        "text": reading.text(element.get("word")),
-        **_read_position(element, reading),
-    }
+    label, text = reading.label(entity), reading.text(element.get("word"))
+    return [{"label": label, "text": text, **_read_position(element, reading)}]
 
 
-def _answer(element: Json, reading: Reading) -> Row | None:
+def _answer(element: Json, reading: Reading) -> list[Row] | None:
     if type(element) is str:
-        return {"answer": reading.text(element)}
-    if not isinstance(element, dict) or "answer" not in element:
+        return [{"answer": reading.text(element)}]
+    if not has_any(element, ("answer",)):
         return None
-    return {"answer": reading.text(element["answer"]), **_read_position(element, reading)}
+    return [{"answer": reading.text(element["answer"]), **_read_position(element, reading)}]
 
 
-def _prompt(element: Json, reading: Reading) -> Row | None:
+def _prompt(element: Json, reading: Reading) -> list[Row] | None:
     if type(element) is str:
-        return {"answer": reading.text(element)}
-    if not isinstance(element, dict) or element.keys().isdisjoint(_PROMPT):
+        return [{"answer": reading.text(element)}]
+    if not has_any(element, _PROMPT):
         return _generated(element, reading)
-    return {
-        "prompt": reading.text(element.get("prompt")),
-        "answer": reading.text(element.get("answer")),
-    }
+    return [{name: reading.text(element.get(name)) for name in _PROMPT}]
 
 
-def _generated(element: Json, reading: Reading) -> Row | None:
+def _generated(element: Json, reading: Reading) -> list[Row] | None:
     if type(element) is str:
-        return {"text": reading.text(element)}
-    if not isinstance(element, dict):
+        return [{"text": reading.text(element)}]
+    if not has_any(element, _GENERATED):
         return None
-    name = next((name for name in _GENERATED if name in element), None)
-    if name is None:
-        return None
+    name = next(name for name in _GENERATED if name in element)
     row: Row = {"text": reading.text(_find_text(element[name]))}
     if "score" in element:
         row["score"] = reading.number(element["score"])
-    return row
+    return [row]
 
 
 def _find_text(generated: Json) -> Json:
@@ -110,10 +91,10 @@ def _read_position(element: dict[str, Json], reading: Reading) -> Row:
     }
 
 
-read_tokens: Final = partial(_read, names=_TOKEN, columns=_token)
-read_answers: Final = partial(_read, names=_ANSWER, columns=_answer)
-read_prompts: Final = partial(_read, names=(*_PROMPT, *_GENERATED), columns=_prompt)
-read_generated: Final = partial(_read, names=_GENERATED, columns=_generated)
+read_tokens: Final = partial(read_elements, names=_TOKEN, rows=_token)
+read_answers: Final = partial(read_elements, names=_ANSWER, rows=_answer)
+read_prompts: Final = partial(read_elements, names=(*_PROMPT, *_GENERATED), rows=_prompt)
+read_generated: Final = partial(read_elements, names=_GENERATED, rows=_generated)
 
 
 _SCORED: Final = ("label", "score")
@@ -122,53 +103,45 @@ _SCORED: Final = ("label", "score")
 def read_tabular(outputs: list[Output], reading: Reading) -> None:
     """Add rows of value or label per output name; scores if the mapping names class
     probabilities."""
-    mapping = reading.mapping
+    probabilities = reading.mapping.class_probabilities
     for output in outputs:
-        if (
-            mapping is not None
-            and output.name is not None
-            and output.name == mapping.class_probabilities
-            and is_tensor(output.data)
-        ):
+        if output.name is not None and output.name == probabilities and is_tensor(output.data):
             read_classes(output, reading)
         else:
-            _values(output, reading)
+            read_elements([output], reading, names=(), rows=partial(_values, output.name))
 
 
-def _values(output: Output, reading: Reading) -> None:
-    for element in reading.take(elements(output.data, ())):
-        if isinstance(element, dict) and not element.keys().isdisjoint(_SCORED):
-            label, score = reading.label(element.get("label")), element.get("score")
-            reading.add(output, label=label, score=reading.number(score))
-        elif isinstance(element, dict):
-            for name, value in reading.take(element.items()):
-                _value(output._replace(name=reading.short(name)), name, value, reading)
-        else:
-            _value(output, output.name, element, reading)
+def _values(name: str | None, element: Json, reading: Reading) -> Iterable[Row]:
+    if has_any(element, _SCORED):
+        return [read_labelled(element, reading)]
+    named = element.items() if isinstance(element, dict) else [(name, element)]
+    return (row for name, value in named for row in _value(name, value, reading))
 
 
-def _value(output: Output, name: str | None, value: Json, reading: Reading) -> None:
+def _value(name: str | None, value: Json, reading: Reading) -> Iterator[Row]:
     if is_numeric(value):
-        number, labels = reading.decimal(value), reading.mapping and reading.mapping.labels
+        number, labels = reading.decimal(value), reading.mapping.labels
         label = reading.label(value) if name is not None and name == labels else None
-        reading.add(output, value=number, label=label)
+        yield {"output_name": reading.short(name), "value": number, "label": label}
     elif value is None or isinstance(value, (dict, list)) or seems_json(str(value)):
         reading.unreadable += 1
     else:
-        reading.add(output, label=reading.label(value))
+        yield {"output_name": reading.short(name), "label": reading.label(value)}
 
 
 _COLUMNS: Final = {"cx": "cx", "cy": "cy", "w": "w", "h": "h", "r": "angle"}
 _NAMES: Final = ("label", "score", *_COLUMNS)
 
 
-def read_oriented(outputs: list[Output], reading: Reading) -> None:
-    """Add rows of label, score, centre, size and angle; box and area if the size is known."""
-    for _, element, row in iterate_objects(outputs, _NAMES, reading):
-        for name, column in _COLUMNS.items():
-            row[column] = reading.number(element.get(name))
-        row.update(_in_pixels(row, reading))
-        reading.rows.append(row)
+def _oriented(element: Json, reading: Reading) -> list[Row] | None:
+    if not has_any(element, _NAMES):
+        return None
+    row = read_labelled(element, reading)
+    row |= {column: reading.number(element.get(name)) for name, column in _COLUMNS.items()}
+    return [row | _in_pixels(row, reading)]
+
+
+read_oriented: Final = partial(read_elements, names=_NAMES, rows=_oriented)
 
 
 def _in_pixels(row: Row, reading: Reading) -> Row:
@@ -361,7 +334,7 @@ def read_predictions(
         return Predictions(None, ("response_missing",))
     if task_type.read is None:
         return Predictions(None, ("task_type_unknown",))
-    reading = Reading(class_labels, output_mapping, width, height, caps)
+    reading = Reading(class_labels, output_mapping or NO_MAPPING, width, height, caps)
     try:
         document = _document(response, task_type)
         outputs = [
@@ -386,7 +359,7 @@ def read_outlines(
     """Return the contours and keypoints of a response, as far as they can be read."""
     outlines = Outlines()
     if task_type.outlined and task_type.read is not None:
-        reading = Reading((), None, None, None, caps, outlines=outlines)
+        reading = Reading((), NO_MAPPING, None, None, caps, outlines=outlines)
         with suppress(UnreadableJson, UnreadableResponse):
             task_type.read(outputs_of(_document(response, task_type)), reading)
     return outlines

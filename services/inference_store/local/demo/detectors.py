@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from .models import CHAT, DIGITS, FACES, PEOPLE, SHAPES, TOPICS
-from .served_models import Finding, Model, NoPicture, small_models
+from .served_models import Finding, Model, Refusal, small_models
 from .sources import Image
 from .texts import Assistant, TopicClassifier
 
@@ -142,5 +142,5 @@ def _decode(encoded: bytes) -> Image:
     except cv2.error:  # of an empty buffer, or one that promises too many pixels
         image = None
     if image is None:
-        raise NoPicture
+        raise Refusal("the input is no picture that can be read")
     return np.asarray(image, dtype=np.uint8)

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, cycle
 from typing import Any
 
@@ -35,40 +35,23 @@ def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
         }
         for model in DEMO_MODELS
     }
+    streams = (
+        *(frame_requests(FACES), frame_requests(PEOPLE), specimen_requests()),
+        *(digit_requests(), sentence_requests(), chat_requests()),
+    )
+    # an id that was fed is not fed again: with another time it would be another inference
+    missing = [
+        (each for each in stream if each.request_id not in there[each.model.model_id])
+        for stream in streams
+    ]
     total = sum(model.inferences - len(there[model.model_id]) for model in DEMO_MODELS)
     if total > 0:
         numbers = count(1)
         asyncio.run(
-            _send_all(
-                _streams(there),
-                stack,
-                lambda: show(f"{next(numbers)} of {total} calls answered"),
-            )
+            _send_all(missing, stack, lambda: show(f"{next(numbers)} of {total} calls answered"))
         )
         _wait_indexed(stack, rest, show)
     return total
-
-
-def _streams(there: Mapping[str, Collection[str]]) -> list[Iterator[Request]]:
-    """Return the missing requests of each model.
-
-    An id that was fed is not fed again: with another time it would be another inference.
-    """
-    streams = (
-        frame_requests(FACES),
-        frame_requests(PEOPLE),
-        specimen_requests(),
-        digit_requests(),
-        sentence_requests(),
-        chat_requests(),
-    )
-    return [_leave_out(stream, there) for stream in streams]
-
-
-def _leave_out(
-    stream: Iterator[Request], there: Mapping[str, Collection[str]]
-) -> Iterator[Request]:
-    return (each for each in stream if each.request_id not in there[each.model.model_id])
 
 
 def _wait_indexed(stack: Stack, rest: Rest, show: Callable[[str], None]) -> None:
@@ -79,7 +62,7 @@ def _wait_indexed(stack: Stack, rest: Rest, show: Callable[[str], None]) -> None
         if time.monotonic() > deadline:
             raise LocalStackError(
                 f"After {_INDEXED_SECONDS:.0f} s only {indexed} of {total} inferences are "
-                f"indexed; see {stack.services['ingester'].log}"
+                f"indexed; see {stack.running['ingester'].log}"
             )
         show(f"indexed {indexed} of {total}")
         time.sleep(_POLL_SECONDS)
@@ -105,8 +88,8 @@ async def _send_all(
 
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     async with (
-        aiohttp.ClientSession(stack.proxy, timeout=timeout) as session,
-        grpc.aio.insecure_channel(stack.proxy_grpc) as channel,
+        aiohttp.ClientSession(stack.url("proxy"), timeout=timeout) as session,
+        grpc.aio.insecure_channel(stack.grpc("proxy")) as channel,
     ):
         client = Client(session, channel)
         await asyncio.gather(*(send(stream, client) for stream in streams))

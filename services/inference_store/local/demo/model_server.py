@@ -1,4 +1,4 @@
-"""A model server of the Open Inference Protocol, version 2, over REST and gRPC.
+"""A model server that infers by the Open Inference Protocol, version 2, over REST and gRPC.
 
 `python -m inference_store.local.demo.model_server <REST port> <gRPC port>`; with `--small` it
 serves a classifier of digits alone, which needs no package beside the services' own.
@@ -21,16 +21,14 @@ from inference_store.grpc_messages import message
 from inference_store.local.demo.served_models import (
     DATATYPE,
     MOST_BYTES,
-    NAME,
     VERSION,
-    BadRequest,
     Input,
     Model,
     NoSuchModel,
     Output,
+    Refusal,
     Serving,
     serve_rest,
-    tensors_of,
 )
 from inference_store.local.folder import HOST
 
@@ -80,66 +78,49 @@ def _models(*, small: bool) -> Mapping[str, Model]:
 
 
 SERVICE = "inference.GRPCInferenceService"
-_METHODS = (
-    *("ServerLive", "ServerReady", "ServerMetadata"),
-    *("ModelReady", "ModelMetadata", "ModelInfer"),
-)
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 async def serve_grpc(serving: Serving, port: int, host: str = HOST) -> grpc.aio.Server:
     """Listen on `port` until the server is stopped."""
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", MOST_BYTES)])
-    handlers = {name: _handler(serving, name) for name in _METHODS}
+    handlers = {"ModelInfer": _handler(serving)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     server.add_insecure_port(f"{host}:{port}")
     await server.start()
     return server
 
 
-def _handler(serving: Serving, name: str) -> Any:
-    make_answer = message(f"inference.{name}Response")
+def _handler(serving: Serving) -> Any:
+    make_answer = message("inference.ModelInferResponse")
 
-    async def handle(request: Any, context: _Context) -> Any:
+    async def infer(request: Any, context: _Context) -> Any:
         try:
-            return make_answer(**await _answer(serving, name, request))
+            outputs = await serving.answer(request.model_name, _inputs(request))
         except NoSuchModel as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        except BadRequest as error:
+        except Refusal as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return make_answer(
+            model_name=request.model_name,
+            model_version=VERSION,
+            id=request.id,
+            outputs=[*map(_output, outputs)],
+        )
 
     return grpc.unary_unary_rpc_method_handler(
-        handle,
-        request_deserializer=message(f"inference.{name}Request").FromString,
+        infer,
+        request_deserializer=message("inference.ModelInferRequest").FromString,
         response_serializer=lambda written: written.SerializeToString(),
     )
 
 
-async def _answer(serving: Serving, name: str, request: Any) -> dict[str, Any]:
-    """Return the fields of the answer to a call. Raises NoSuchModel, BadRequest."""
-    if name in {"ServerLive", "ServerReady"}:
-        return {name.removeprefix("Server").lower(): True}
-    if name == "ServerMetadata":
-        return {"name": NAME, "version": VERSION}
-    if name == "ModelInfer":
-        model = request.model_name
-        outputs = await serving.answer(model, request.model_version, _inputs(request))
-        fields = {"model_name": model, "model_version": VERSION, "id": request.id}
-        return {**fields, "outputs": [*map(_output, outputs)]}
-    serving.check(request.name, request.version)
-    if name == "ModelReady":
-        return {"ready": True}
-    tensors = tensors_of(request.name)
-    fields = {"name": request.name, "versions": [VERSION], "platform": NAME}
-    return {**fields, "inputs": tensors, "outputs": tensors}
-
-
 def _inputs(request: Any) -> Sequence[Input]:
     if request.raw_input_contents:
-        raise BadRequest("raw_input_contents are not read here: send bytes_contents")
+        raise Refusal("raw contents are not read here: send the contents of each tensor")
     for tensor in request.inputs:
         if tensor.datatype != DATATYPE or len(tensor.contents.bytes_contents) != 1:
-            raise BadRequest(f"input {tensor.name!r}: expected datatype BYTES and one element")
+            raise Refusal(f"input {tensor.name!r}: expected datatype BYTES and one element")
     return [Input(tensor.name, tensor.contents.bytes_contents[0]) for tensor in request.inputs]
 
 

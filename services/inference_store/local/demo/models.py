@@ -134,7 +134,7 @@ SHAPES = DemoModel(
 )
 TOPICS = DemoModel(
     "topic-classifier",
-    "Naive Bayes over sentences of scikit-image's documentation",
+    "Topic of the most similar sentence of scikit-image's documentation; not calibrated",
     "text_classification",
     TOPIC_LABELS,
     100,

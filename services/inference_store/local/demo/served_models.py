@@ -15,12 +15,11 @@ import orjson
 from aiohttp import web
 from PIL import Image, UnidentifiedImageError
 
-from inference_store.local.demo.models import CHAT, DEMO_MODELS, DIGITS, LABELS
+from inference_store.local.demo.models import CHAT, DIGITS, LABELS
 from inference_store.local.folder import HOST
 
-NAME = "inference-store-demo"
 VERSION = "1"
-"""The version of the server and of every model."""
+"""The version of every model."""
 MOST_BYTES = 16 << 20
 """The most bytes of a request."""
 DATATYPE = "BYTES"
@@ -31,19 +30,11 @@ Model: TypeAlias = Callable[[bytes], Sequence[Finding]]
 
 
 class NoSuchModel(Exception):
-    """The name, or the version, is not served here."""
+    """No model of this name is served here."""
 
 
 class Refusal(Exception):
-    """A model does not answer this input; the message says why."""
-
-
-class NoPicture(Refusal):
-    """A model cannot read its input."""
-
-
-class BadRequest(Exception):
-    """The request cannot be answered; the message says why."""
+    """A request cannot be answered; the message says why."""
 
 
 class Input(NamedTuple):
@@ -67,35 +58,18 @@ class Serving:
         self._models = models
         self._threads = {name: ThreadPoolExecutor(1, name) for name in models}
 
-    def check(self, model: str, version: str) -> None:
-        """Raise NoSuchModel if a model or its version is not served. `version`: empty for any."""
+    async def answer(self, model: str, inputs: Sequence[Input]) -> Sequence[Output]:
+        """Return an output for each input, in order. Raises NoSuchModel, Refusal."""
         if model not in self._models:
             raise NoSuchModel(f"no model {model!r}; served are {', '.join(self._models)}")
-        if version not in {"", VERSION}:
-            raise NoSuchModel(f"model {model!r} has no version {version!r}, only {VERSION!r}")
-
-    async def answer(self, model: str, version: str, inputs: Sequence[Input]) -> Sequence[Output]:
-        """Return an output for each input, in order. Raises NoSuchModel, BadRequest."""
-        self.check(model, version)
         if not inputs:
-            raise BadRequest("there are no inputs")
+            raise Refusal("there are no inputs")
         loop, thread = asyncio.get_running_loop(), self._threads[model]
+        find = self._models[model]
         return [
-            await loop.run_in_executor(thread, self._call, self._models[model], picture)
-            for picture in inputs
+            Output(each.name, await loop.run_in_executor(thread, find, each.encoded))
+            for each in inputs
         ]
-
-    @staticmethod
-    def _call(model: Model, picture: Input) -> Output:
-        try:
-            return Output(picture.name, model(picture.encoded))
-        except NoPicture as error:
-            why = f": {error}" if str(error) else ""
-            raise BadRequest(
-                f"input {picture.name!r} is no picture that can be read{why}"
-            ) from error
-        except Refusal as error:
-            raise BadRequest(str(error)) from error
 
 
 # A classifier of handwritten digits, which needs nothing of the extra `demo`.
@@ -123,7 +97,7 @@ class SmallClassifier:
         self._intercepts: Sequence[float] = learnt["intercepts"]
 
     def classify(self, encoded: bytes) -> Sequence[Finding]:
-        """Return the ten classes with their probabilities, best first. Raises NoPicture."""
+        """Return the ten classes with their probabilities, best first. Raises Refusal."""
         pixels = _shrink(encoded)
         powers = [
             intercept + sum(map(float.__mul__, weights, pixels))
@@ -137,20 +111,22 @@ class SmallClassifier:
 
 def _shrink(encoded: bytes) -> list[float]:
     """Return the mean greys of 8 x 8 cells, in the steps of the data set, 0 to 1. Raises
-    NoPicture."""
+    Refusal."""
     try:
         with Image.open(BytesIO(encoded), formats=["PNG"]) as picture:
             if picture.mode not in _MODES:
-                raise NoPicture("a PNG whose channels do not have 8 bits, or with a palette")
+                raise Refusal("the input is a PNG with a palette, or not of 8 bits a channel")
             if picture.width * picture.height > MOST_PIXELS:
                 size = f"{picture.width} x {picture.height}"
-                raise NoPicture(f"a PNG of {size} pixels, and {MOST_PIXELS} are the most")
+                raise Refusal(
+                    f"the input is a PNG of {size} pixels, and {MOST_PIXELS} are the most"
+                )
             grey = picture.convert("L").convert("F")
             cells = grey.resize((_SIDE, _SIDE), Image.Resampling.BOX)
     except UnidentifiedImageError:
-        raise NoPicture("it is no PNG") from None
+        raise Refusal("the input is no PNG") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise NoPicture(f"a broken PNG ({error})") from error
+        raise Refusal(f"the input is a broken PNG ({error})") from error
     levels = memoryview(cells.tobytes()).cast("f")
     return [round(level / 255 * _BRIGHTEST) / _BRIGHTEST for level in levels]
 
@@ -173,15 +149,10 @@ def application(serving: Serving) -> web.Application:
     """Return the application with its routes."""
     app = web.Application(middlewares=[_errors], client_max_size=MOST_BYTES)
     app[_SERVING] = serving
-    app.router.add_get("/v2", _server)
-    app.router.add_post("/v1/chat/completions", _chat)
     app.router.add_get("/v2/health/live", _healthy)
     app.router.add_get("/v2/health/ready", _healthy)
-    for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        app.router.add_get(model, _model)
-        app.router.add_get(f"{model}/ready", _model_ready)
-        app.router.add_post(f"{model}/infer", _infer)
-        app.router.add_post(f"{model}/infer/", _infer)
+    app.router.add_post("/v2/models/{model}/infer", _infer)
+    app.router.add_post("/v1/chat/completions", _chat)
     return app
 
 
@@ -192,7 +163,7 @@ async def _errors(request: web.Request, handler: _Handler) -> web.StreamResponse
         return await handler(request)
     except NoSuchModel as error:
         return _json({"error": str(error)}, 404)
-    except BadRequest as error:
+    except Refusal as error:
         return _json({"error": str(error)}, 400)
     except web.HTTPException as error:
         return _json({"error": error.reason}, error.status)
@@ -202,34 +173,12 @@ async def _healthy(_request: web.Request) -> web.Response:
     return web.Response()  # it listens only when every model is loaded
 
 
-async def _server(_request: web.Request) -> web.Response:
-    return _json({"name": NAME, "version": VERSION, "extensions": []})
-
-
-async def _model(request: web.Request) -> web.Response:
-    name = _check_model(request)
-    fields = {"name": name, "versions": [VERSION], "platform": NAME}
-    return _json({**fields, "inputs": tensors_of(name), "outputs": tensors_of(name)})
-
-
-async def _model_ready(request: web.Request) -> web.Response:
-    _check_model(request)
-    return web.Response()
-
-
 async def _infer(request: web.Request) -> web.Response:
-    name = _check_model(request)
     document = parse_request(await request.read())
-    version = request.match_info.get("version", "")
-    outputs = await request.app[_SERVING].answer(name, version, read_inputs(document))
+    name = request.match_info["model"]
+    outputs = await request.app[_SERVING].answer(name, read_inputs(document))
     answer = {"model_name": name, "model_version": VERSION, "outputs": [*map(_output, outputs)]}
     return _json(answer | ({"id": document["id"]} if "id" in document else {}))
-
-
-def tensors_of(model: str) -> list[dict[str, Any]]:
-    """Return the inputs of a model, which are its outputs too."""
-    names = {each.model_id: each.input for each in DEMO_MODELS}
-    return [{"name": names[model], "datatype": DATATYPE, "shape": [-1]}]
 
 
 async def _chat(request: web.Request) -> web.Response:
@@ -239,9 +188,9 @@ async def _chat(request: web.Request) -> web.Response:
             case {"model": CHAT.model_id, "messages": [*_, {"role": "user"}] as messages}:
                 asked = Input(CHAT.input, orjson.dumps(messages))
             case _:
-                raise BadRequest(f"expected the model {CHAT.model_id!r} and a user's `messages`")
-        [output] = await request.app[_SERVING].answer(CHAT.model_id, "", [asked])
-    except (BadRequest, orjson.JSONDecodeError) as error:
+                raise Refusal(f"expected the model {CHAT.model_id!r} and a user's `messages`")
+        [output] = await request.app[_SERVING].answer(CHAT.model_id, [asked])
+    except (Refusal, orjson.JSONDecodeError) as error:
         refusal = {"message": str(error), "type": "invalid_request_error"}
         return _json({"error": refusal}, 400)
     text = output.findings[0]["text"]
@@ -262,25 +211,19 @@ async def _chat(request: web.Request) -> web.Response:
     )
 
 
-def _check_model(request: web.Request) -> str:
-    name = request.match_info["model"]
-    request.app[_SERVING].check(name, request.match_info.get("version", ""))
-    return name
-
-
 def parse_request(body: bytes) -> dict[str, Any]:
-    """Return the request's JSON. Raises BadRequest."""
+    """Return the request's JSON. Raises Refusal."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}") from error
+        raise Refusal(f"the body is not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("inputs"), list):
-        raise BadRequest("expected an object with a list `inputs`")
+        raise Refusal("expected an object with a list `inputs`")
     return document
 
 
 def read_inputs(document: dict[str, Any]) -> Sequence[Input]:
-    """Return the inputs of a request. Raises BadRequest."""
+    """Return the inputs of a request. Raises Refusal."""
     return [_input(index, tensor) for index, tensor in enumerate(document["inputs"])]
 
 
@@ -292,10 +235,8 @@ def _input(index: int, tensor: Any) -> Input:
             try:
                 return Input(name, base64.b64decode(text, validate=True))
             except ValueError as error:
-                raise BadRequest(f"inputs[{index}].data is not base64: {error}") from error
-    raise BadRequest(
-        f"inputs[{index}]: expected name, datatype BYTES and data with one base64 text"
-    )
+                raise Refusal(f"inputs[{index}].data is not base64: {error}") from error
+    raise Refusal(f"inputs[{index}]: expected name, datatype BYTES and data with one base64 text")
 
 
 def _output(output: Output) -> dict[str, Any]:

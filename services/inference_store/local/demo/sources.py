@@ -85,10 +85,10 @@ WIDTH, HEIGHT = 400, 300  # of every frame, pixels
 FRAMES_A_SHOT = 5
 _NIGHT_BELOW = 80.0  # mean grey level of 255
 _PLACES = {  # latitude, longitude in degrees
-    _HALLWAY: (-32.1, -43.2),
-    _YARD: (-32.1012, -43.2031),
-    _TABLE: (-32.0991, -43.1984),
-    _ENTRANCE: (-32.1007, -43.2002),
+    _HALLWAY: (41.3917, 2.1649),  # Barcelona, Passeig de Gràcia
+    _YARD: (53.5511, 10.0013),  # Hamburg, Mönckebergstraße
+    _TABLE: (55.6786, 12.5790),  # Copenhagen, Strøget
+    _ENTRANCE: (38.7106, -9.1376),  # Lisbon, Rua Augusta
 }
 # Every fourth frame is the entrance camera's. It shows one visitor after the other, and fails
 # slowly: each frame has less light than the last, and more noise. One in twelve arrives cut off.

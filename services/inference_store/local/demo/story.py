@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
 from inference_store.local.part import find_problem
 from inference_store.local.postgres import OPEN_FOLDER
 from inference_store.local.screen import Screen
-from inference_store.local.stack import Stack, running_stack
+from inference_store.local.servers import BUCKET, TOPIC
+from inference_store.local.stack import MODEL_SERVER, SERVICES, Stack, running_stack
 
 from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, Rest
 
@@ -32,8 +32,8 @@ def tell(
     with folder.taken(), screen.alive():
         screen.step("starting a model server, Postgres, S3, Kafka, then migrate and the services")
         with running_stack(folder, asked_ports, screen.say) as stack:
-            rest = Rest(stack.api)
-            screen.step(f"everything is ready: look at {stack.api}/console/ in a browser")
+            rest = Rest(stack.url("api"))
+            screen.step(f"everything is ready: look at {rest.address}/console/ in a browser")
             _feed(stack, rest, screen)
             answers = [rest.ask("POST", query.path, query.body) for query in QUERIES]
             for query, answer in zip(QUERIES, answers, strict=True):
@@ -43,7 +43,11 @@ def tell(
                 path = f"/v1/models/{FACES.model_id}/inferences/uid:{item['uid']}/data"
                 curl = f"curl -s {rest.address}{path} -o frame.jpg"
                 screen.say(f"# The picture behind the first answer:\n{curl}\n")
-            for text in (own_picture(stack.proxy, rest), certificate(rest), examination(folder)):
+            for text in (
+                own_picture(stack.url("proxy"), rest),
+                certificate(rest),
+                examination(folder),
+            ):
                 screen.say(text)
             screen.say(_describe_stack(stack, folder))
             screen.rest()
@@ -105,25 +109,28 @@ def examination(folder: LocalFolder) -> str:
 
 def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
-    admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
-    docs = f"{stack.api}/docs/"
+    api, models = stack.url("api"), MODEL_SERVER
+    admin = "\n".join(
+        f"    {name:<10} {stack.url(f'{name}-admin')}/health/ready" for name in SERVICES
+    )
+    docs = f"{api}/docs/"
     docs += " (once `make demo` or `make docs` has built them)" if find_problem(docs) else ""
     copied, binaries = "", servers.postgres.binaries
     if binaries.is_relative_to(OPEN_FOLDER):  # root's could not be run from their installation
         copied = f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
     return f"""\
-Console     {stack.api}/console/ (open it in a browser: the pictures with what was detected)
-REST API    {stack.api} (no key needed: access control is off here)
-    reference  {stack.api}/reference (every route with examples)
+Console     {api}/console/ (open it in a browser: the pictures with what was detected)
+REST API    {api} (no key needed: access control is off here)
+    reference  {api}/reference (every route with examples)
     docs       {docs}
 Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
-    S3         {servers.s3.endpoint} (bucket {programs.BUCKET})
-    Kafka      {servers.kafka.bootstrap_servers} (topic {programs.TOPIC})
-    models     {stack.model_server.rest}, gRPC {stack.model_server.grpc} (Open Inference Protocol)
-    proxy      {stack.proxy}, gRPC {stack.proxy_grpc} (stands before the models)
+    S3         {servers.s3.endpoint} (bucket {BUCKET})
+    Kafka      {servers.kafka.bootstrap_servers} (topic {TOPIC})
+    models     {stack.url(models)}, gRPC {stack.grpc(models)} (Open Inference Protocol)
+    proxy      {stack.url("proxy")}, gRPC {stack.grpc("proxy")} (stands before the models)
 {admin}
-Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords.json,
+Written     {folder.path}: logs/, s3/, run/ (settings.env), passwords.json,
             certificate-key.pem
             {servers.postgres.data}: the database
 {copied}\

@@ -28,7 +28,7 @@ _COMMON: Final = frozenset(
     )
 )
 _HELD_OUT_EVERY: Final = 3
-_SMOOTHING: Final = 0.5
+_SHARPNESS: Final = 3
 
 
 class Sentence(NamedTuple):
@@ -63,35 +63,41 @@ def _words(text: str) -> list[str]:
     return [word for word in _WORD.findall(text.lower()) if word not in _COMMON]
 
 
+class Known:
+    """Sentences that texts are compared with."""
+
+    def __init__(self, sentences: Sequence[Sentence]) -> None:
+        self._known = [
+            (each, frozenset(_words(f"{each.text} {each.function.replace('_', ' ')}")))
+            for each in sentences
+        ]
+        found = Counter(word for _, words in self._known for word in words)
+        self._rarity = {w: math.log(len(self._known) / times) for w, times in found.items()}
+
+    def compare(self, text: str) -> Iterator[tuple[float, Sentence]]:
+        """Yield each sentence, with how alike it is: by the rarest words that both have."""
+        asked = frozenset(_words(text))
+        for each, words in self._known:
+            shared = sum(self._rarity[word] for word in sorted(asked & words))
+            yield shared / math.sqrt(len(words) + 1), each
+
+
 class TopicClassifier:
-    """Naive Bayes over words."""
+    """Finds the topic of the most similar sentence."""
 
     def __init__(self) -> None:
-        training = [each for n, each in enumerate(read_sentences()) if n % _HELD_OUT_EVERY]
-        self._share = {
-            topic: sum(each.topic == topic for each in training) / len(training)
-            for topic in TOPIC_LABELS
-        }
-        self._counts = {
-            topic: Counter(w for each in training if each.topic == topic for w in _words(each.text))
-            for topic in TOPIC_LABELS
-        }
-        self._known = set().union(*self._counts.values())
+        self._known = Known(
+            [each for n, each in enumerate(read_sentences()) if n % _HELD_OUT_EVERY]
+        )
 
     def classify(self, encoded: bytes) -> Sequence[Finding]:
-        """Return the topics of a text with their probabilities, best first."""
-        words = [w for w in _words(encoded.decode("utf-8", "replace")) if w in self._known]
-        powers = {topic: self._weigh(topic, words) for topic in TOPIC_LABELS}
-        shares = {t: math.exp(power - max(powers.values())) for t, power in powers.items()}
-        total = sum(shares.values())
-        best_first = sorted(shares, key=shares.__getitem__, reverse=True)
-        return [{"label": topic, "score": round(shares[topic] / total, 4)} for topic in best_first]
-
-    def _weigh(self, topic: str, words: Sequence[str]) -> float:
-        counts = self._counts[topic]
-        total = counts.total() + _SMOOTHING * len(self._known)
-        likely = sum(math.log((counts[word] + _SMOOTHING) / total) for word in words)
-        return math.log(self._share[topic]) + likely
+        """Return the topics of a text with their scores, best first."""
+        best = dict.fromkeys(TOPIC_LABELS, 0.0)
+        for likeness, each in self._known.compare(encoded.decode("utf-8", "replace")):
+            best[each.topic] = max(best[each.topic], likeness**_SHARPNESS)
+        total = sum(best.values()) or 1.0
+        best_first = sorted(best, key=best.__getitem__, reverse=True)
+        return [{"label": topic, "score": round(best[topic] / total, 4)} for topic in best_first]
 
 
 # A chat about scikit-image: the answer is the sentence that shares the rarest words with the
@@ -122,12 +128,7 @@ class Assistant:
     """Answers questions about scikit-image."""
 
     def __init__(self) -> None:
-        self._known = [
-            (each, frozenset(_words(f"{each.text} {each.function.replace('_', ' ')}")))
-            for each in read_sentences()
-        ]
-        found = Counter(word for _, words in self._known for word in words)
-        self._rarity = {w: math.log(len(self._known) / times) for w, times in found.items()}
+        self._known = Known(read_sentences())
 
     def reply(self, encoded: bytes) -> Sequence[Finding]:
         """Return the answer to messages in JSON, as `{"text"}`. Raises Refusal if they are long."""
@@ -142,22 +143,13 @@ class Assistant:
 
     def answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Return the answer to the last message."""
-        asked = frozenset(_words(messages[-1]["content"]))
         said = " ".join(str(m["content"]) for m in messages if m["role"] == "assistant")
-        score, best = max(
-            (
-                (self._score(asked & words, words), each)
-                for each, words in self._known
-                if each.text not in said
-            ),
-            key=lambda pair: pair[0],
-        )
+        compared = self._known.compare(messages[-1]["content"])
+        new = (pair for pair in compared if pair[1].text not in said)
+        score, best = max(new, key=lambda pair: pair[0])
         if score < _LEAST_MATCH:
             return "I know no function that does that."
         return f"skimage.{best.topic}.{best.function}: {best.text}"
-
-    def _score(self, shared: frozenset[str], words: frozenset[str]) -> float:
-        return sum(self._rarity[word] for word in sorted(shared)) / math.sqrt(len(words) + 1)
 
 
 def chat_requests() -> Iterator[Request]:

@@ -166,17 +166,15 @@ class Reconciler:
         The ingesters get some time to read what is in the topic now. Until then the reconciliation
         does not change, and this is called again.
         """
+        before = None
         try:
             reconciliation = await self._note_end(reconciliation)
             if await self._is_waiting(reconciliation):
                 await asyncio.sleep(_RETRY_SECONDS)
                 return reconciliation
-            read = await self._find_newest_read()
-            grace = self._settings.reconcile_grace_seconds
-            async with self._engine.connect() as connection:
-                bound = await stored_reports.find_bound(connection, read, grace_seconds=grace)
+            before, because = await self._find_bound()
         except stored_reports.NotKnown as error:
-            bound = stored_reports.Bound(None, str(error))
+            because = str(error)
         async with self._engine.begin() as connection:
             await owned.store_names(connection, reconciliation.id, self._blobs.buckets)
             return await stored_reports.update_reconciliation(
@@ -187,17 +185,17 @@ class Reconciler:
                 places=[str(prefix) for prefix in prefixes],
                 place=0,
                 after="",
-                orphans_before=bound.before,
-                because=bound.because,
+                orphans_before=before,
+                because=because,
             )
 
     async def _note_end(self, reconciliation: Reconciliation) -> Reconciliation:
         if reconciliation.noted_at is not None:
             return reconciliation
         async with self._engine.begin() as connection:
-            note = await stored_reports.note_end(connection, self._kafka)
+            at, noted = await stored_reports.note_end(connection, self._kafka)
             return await stored_reports.update_reconciliation(
-                connection, reconciliation.id, noted_at=note.at, noted=note.document
+                connection, reconciliation.id, noted_at=at, noted=noted
             )
 
     async def _is_waiting(self, reconciliation: Reconciliation) -> bool:
@@ -208,18 +206,19 @@ class Reconciler:
         async with self._engine.connect() as connection:
             if not await stored_reports.read_offsets(connection, kafka):  # nobody ever has
                 return False
-            note = stored_reports.Note.of(at, reconciliation.noted or {})
-            return not await stored_reports.is_read(connection, kafka, note)
+            return not await stored_reports.is_read(connection, kafka, reconciliation.noted or {})
 
-    async def _find_newest_read(self) -> stored_reports.Note | None:
-        """Return the newest note up to which everything is read, perhaps of an earlier
-        reconciliation."""
+    async def _find_bound(self) -> tuple[datetime, str]:
+        """Return the bound by the newest note up to which everything is read, perhaps of an earlier
+        reconciliation. Raises NotKnown."""
         assert self._kafka is not None, "without Kafka there is no note"
+        noted_at, grace = None, self._settings.reconcile_grace_seconds
         async with self._engine.connect() as connection:
-            for note in await stored_reports.list_notes(connection):
-                if await stored_reports.is_read(connection, self._kafka, note):
-                    return note
-        return None
+            for earlier in await stored_reports.list_noted(connection):
+                if await stored_reports.is_read(connection, self._kafka, earlier.noted or {}):
+                    noted_at = earlier.noted_at
+                    break
+            return await stored_reports.find_bound(connection, noted_at, grace_seconds=grace)
 
     async def _finish(
         self, reconciliation: Reconciliation, *, error: str | None = None

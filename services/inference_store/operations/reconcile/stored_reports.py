@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, groupby
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID, uuid4
 
-from sqlalchemy import delete, func, select, tuple_, update
+from sqlalchemy import Select, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -80,8 +80,7 @@ class Reconciliation(Stored):
         return self.counts.get(name, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """A finding: an object in the bucket or a key in the index that the other does not have."""
 
     kind: Kind
@@ -109,11 +108,13 @@ async def request_reconciliation(
 
 async def get(connection: AsyncConnection, id: UUID) -> Reconciliation:
     """Return a reconciliation. Raises NotFound."""
-    query = select(reconciliation).where(reconciliation.c.id == id)
-    row = (await connection.execute(query)).first()
-    if row is None:
-        raise NotFound(f"There is no reconciliation {id}.")
-    return Reconciliation.model_validate(row)
+    for found in await _read(connection, select(reconciliation).where(reconciliation.c.id == id)):
+        return found
+    raise NotFound(f"There is no reconciliation {id}.")
+
+
+async def _read(connection: AsyncConnection, query: Select[Any]) -> list[Reconciliation]:
+    return [Reconciliation.model_validate(row) for row in await connection.execute(query)]
 
 
 async def list_page(
@@ -125,9 +126,7 @@ async def list_page(
     query = select(reconciliation).order_by(here.requested_at.desc(), here.id.desc())
     if before is not None:
         query = query.where(tuple_(here.requested_at, here.id) < before)
-    return [
-        Reconciliation.model_validate(row) for row in await connection.execute(query.limit(limit))
-    ]
+    return await _read(connection, query.limit(limit))
 
 
 async def find_unfinished(
@@ -144,38 +143,14 @@ async def find_unfinished(
     if cause is not None:
         same = here.model_id.is_not_distinct_from(model_id)
         query = query.where(here.cause == cause, same)
-    row = (await connection.execute(query.order_by(here.requested_at).limit(1))).first()
-    return None if row is None else Reconciliation.model_validate(row)
+    return next(iter(await _read(connection, query.order_by(here.requested_at).limit(1))), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """The ends of a topic's partitions, `at` a time."""
-
-    at: datetime
-    cluster: str
-    topic: str
-    ends: Mapping[int, int]
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The note as it is stored."""
-        ends = {str(partition): end for partition, end in self.ends.items()}
-        return {"cluster": self.cluster, "topic": self.topic, "ends": ends}
-
-    @classmethod
-    def of(cls, at: datetime, document: Mapping[str, Any]) -> "Note":
-        """Read a stored note."""
-        ends = {int(partition): end for partition, end in document["ends"].items()}
-        return cls(at, document["cluster"], document["topic"], ends)
-
-
-async def list_notes(connection: AsyncConnection) -> list[Note]:
-    """Return where topics ended when each of them began, the newest first."""
+async def list_noted(connection: AsyncConnection) -> list[Reconciliation]:
+    """Return those that noted where their topic ended when they began, the newest first."""
     here = reconciliation.c
-    query = select(here.noted_at, here.noted).where(here.noted_at.is_not(None))
-    rows = await connection.execute(query.order_by(here.noted_at.desc()).limit(2 * KEEP_NEWEST))
-    return [Note.of(row.noted_at, row.noted) for row in rows]
+    query = select(reconciliation).where(here.noted_at.is_not(None))
+    return await _read(connection, query.order_by(here.noted_at.desc()).limit(2 * KEEP_NEWEST))
 
 
 async def find_last_request(connection: AsyncConnection, cause: Cause) -> datetime | None:
@@ -215,7 +190,7 @@ async def add_findings(connection: AsyncConnection, id: UUID, findings: Sequence
     """Store findings; those that are stored already stay as they are."""
     for start in range(0, len(findings), _ROWS):
         rows = [
-            {"reconciliation": id, **{name: getattr(finding, name) for name in Finding.__slots__}}
+            {"reconciliation": id, **finding._asdict()}
             for finding in findings[start : start + _ROWS]
         ]
         inserted = insert(reconciliation_finding).values(rows).on_conflict_do_nothing()
@@ -234,7 +209,8 @@ async def list_findings(
     """Return a page of findings, by kind and storage key; `after`: those of the last one of the
     page before."""
     here = reconciliation_finding.c
-    query = select(reconciliation_finding).where(here.reconciliation == id)
+    columns = [here[name] for name in Finding._fields]
+    query = select(*columns).where(here.reconciliation == id)
     if kind is not None:
         query = query.where(here.kind == kind)
     if state is not None:
@@ -242,10 +218,7 @@ async def list_findings(
     if after is not None:
         query = query.where(tuple_(here.kind, here.storage_key) > after)
     query = query.order_by(here.kind, here.storage_key).limit(limit)
-    return [
-        Finding(**{name: getattr(row, name) for name in Finding.__slots__})
-        for row in await connection.execute(query)
-    ]
+    return [Finding(*row) for row in await connection.execute(query)]
 
 
 # Finds the time before which an object must have been written to be judged.
@@ -269,17 +242,10 @@ class NotKnown(Exception):
     """The reason why nothing can be judged, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Objects from `before` on are not judged; None: none is judged. `because`: the reason, for
-    people."""
-
-    before: datetime | None
-    because: str
-
-
-async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) -> Note:
-    """Note where the topic ends now. Raises NotKnown if that cannot be read."""
+async def note_end(
+    connection: AsyncConnection, settings: KafkaSettings | None
+) -> tuple[datetime, dict[str, Any]]:
+    """Return where the topic ends now, as it is noted. Raises NotKnown if that cannot be read."""
     # Imported by a reconciliation alone: nothing else of the api or retention needs aiokafka.
     from inference_store.platform import kafka  # noqa: PLC0415
 
@@ -289,28 +255,32 @@ async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) 
     # before the request to Kafka: what is read meanwhile lies before the end
     read, at = await read_offsets(connection, settings), datetime.now(UTC)
     try:
-        ends = {number: end for number, (_, end) in (await kafka.ends(settings)).items()}
+        spans = await kafka.ends(settings)
     except kafka.KAFKA_ERRORS as error:
         reason = str(error) or type(error).__name__
         raise NotKnown(f"Kafka cannot be asked where its topic ends: {reason}"[:500]) from error
-    if not ends:
+    if not spans:
         raise NotKnown(f"Kafka has no topic {settings.kafka_topic}")
-    if recreated := sorted(number for number, end in ends.items() if read.get(number, 0) > end):
+    if recreated := sorted(n for n, (_, end) in spans.items() if read.get(n, 0) > end):
         raise NotKnown(
             f"partition {recreated[0]} ends before what was read of it: the topic was created"
             " again, and no ingester has noticed that yet"
         )
-    return Note(at, settings.kafka_cluster, settings.kafka_topic, ends)
+    ends = {str(number): end for number, (_, end) in spans.items()}
+    return at, {"cluster": settings.kafka_cluster, "topic": settings.kafka_topic, "ends": ends}
 
 
-async def is_read(connection: AsyncConnection, settings: KafkaSettings, note: Note) -> bool:
+async def is_read(
+    connection: AsyncConnection, settings: KafkaSettings, noted: Mapping[str, Any]
+) -> bool:
     """Return whether every event that was in the topic then has been read. Raises NotKnown."""
     from inference_store.platform import kafka  # noqa: PLC0415  (as above)
 
-    if (note.cluster, note.topic) != (settings.kafka_cluster, settings.kafka_topic):
+    if (noted["cluster"], noted["topic"]) != (settings.kafka_cluster, settings.kafka_topic):
         return False
     read = await read_offsets(connection, settings)
-    unread = {number: end for number, end in note.ends.items() if read.get(number, 0) < end}
+    ends = {int(number): end for number, end in noted["ends"].items()}
+    unread = {number: end for number, end in ends.items() if read.get(number, 0) < end}
     if not unread:
         return True
     try:
@@ -321,16 +291,19 @@ async def is_read(connection: AsyncConnection, settings: KafkaSettings, note: No
 
 
 async def find_bound(
-    connection: AsyncConnection, read: Note | None, *, grace_seconds: float
-) -> Bound:
-    """Return the bound by the newest note up to which all is read; None if there is none."""
-    if read is None:
-        return Bound(None, "the ingesters have not read what was in the topic, nor ever before")
-    reason = f"what was in the topic at {_format_instant(read.at)} has been read"
-    at, because = min([(read.at, reason), *await list_waiting(connection, now=read.at)])
+    connection: AsyncConnection, noted_at: datetime | None, *, grace_seconds: float
+) -> tuple[datetime, str]:
+    """Return the time from which on objects are not judged, and its reason. Raises NotKnown.
+
+    `noted_at`: the newest note up to which all is read.
+    """
+    if noted_at is None:
+        raise NotKnown("the ingesters have not read what was in the topic, nor ever before")
+    reason = f"what was in the topic at {_format_instant(noted_at)} has been read"
+    at, because = min([(noted_at, reason), *await list_waiting(connection, now=noted_at)])
     if at == NEVER:
-        return Bound(None, because)
-    return Bound(at - timedelta(seconds=grace_seconds), f"{because}; grace {grace_seconds:g} s")
+        raise NotKnown(because)
+    return at - timedelta(seconds=grace_seconds), f"{because}; grace {grace_seconds:g} s"
 
 
 async def list_waiting(connection: AsyncConnection, *, now: datetime) -> list[tuple[datetime, str]]:

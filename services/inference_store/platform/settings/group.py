@@ -112,12 +112,7 @@ class SettingsGroup(BaseSettings):
 
 
 _NAME: Final = re.compile(r"\$([A-Z][A-Z0-9_]+)")
-# The end of a name, and the unit of its value.
-_UNITS: Final = {"_seconds": "seconds", "_bytes": "bytes", "_days": "days", "_per_minute": ""}
-_LARGER: Final[dict[str, dict[str, int]]] = {
-    "seconds": {"days": 86400, "hours": 3600, "minutes": 60},
-    "bytes": {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10},
-}
+_UNITS: Final = ("seconds", "bytes", "days")
 _OF_NUMBERS: Final = ("int_", "float_", "greater_", "less_", "finite_")
 
 
@@ -152,22 +147,10 @@ def _error(text: str) -> PydanticCustomError:
 
 
 def _example(group: type[BaseModel], name: str) -> str:
-    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
-    default = group.model_fields[name].get_default()
-    number = "30" if default is None else f"{default:.15g}"
-    notes = [_in_larger_unit(default or 0, unit), "" if default is None else "the default"]
-    note = ", ".join(text for text in notes if text)
-    unit_text, note_text = f"{unit} as " if unit else "", f" ({note})" if note else ""
-    return f"; write {unit_text}a plain number, such as {number}{note_text}"
-
-
-def _in_larger_unit(value: float, unit: str) -> str:
-    """Return a number of seconds or bytes in the largest unit that divides it; empty if none
-    does."""
-    for name, size in _LARGER.get(unit, {}).items():
-        if value >= size and value % size == 0:
-            return f"{value / size:g} {name if value > size else name.removesuffix('s')}"
-    return ""
+    unit, default = name.rpartition("_")[2], group.model_fields[name].get_default()
+    unit_text = f"{unit} as " if unit in _UNITS else ""
+    number = "30" if default is None else f"{default:.15g} (the default)"
+    return f"; write {unit_text}a plain number, such as {number}"
 
 
 MOST_BYTES = 64 * 1024

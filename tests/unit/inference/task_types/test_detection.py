@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from inference_store.inference import task_types
 from inference_store.inference.field_docs import field_docs
-from inference_store.inference.task_types.response import Keypoint, Outlines
+from inference_store.inference.task_types.response import Keypoint, Outline, Outlines
 
 from .answers import find_items, list_columns, make_tensors, make_v2, read
 
@@ -208,9 +208,10 @@ def test_contours_are_kept_whole_and_points_bounded() -> None:
     expected = tuple(tuple((x, y) for x, y in contour) for contour in (outer, inner))
     assert kept_outlines[1].contours == expected
     bounded = Outlines(most=5)
-    bounded.add_contours(0, [[(0, 0), (1, 1), (2, 2)]])
-    bounded.add_contours(1, [[(0, 0), (1, 1), (2, 2)]])
-    bounded.add_keypoints(2, [Keypoint(0, (1, 1))])
+    triangle = Outline(contours=(((0, 0), (1, 1), (2, 2)),))
+    point = Outline(keypoints=(Keypoint(0, (1, 1)),))
+    for ordinal, outline in enumerate((triangle, triangle, point)):
+        bounded.add(ordinal, outline)
     assert (list(bounded.found), bounded.points, bounded.capped) == ([0, 2], 4, True)
     for response in (b"", b"{", b"5", b'{"error": "x"}', b"[[[[[["):
         assert read_keypoint_outlines(response).found == {}

@@ -27,7 +27,6 @@ BIG = 64 << 20
 HEAD = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 GET = HEAD % (b"", 0)
 CLOSE = b"\r\nConnection: close\r\n\r\n"
-BOTH = pytest.mark.parametrize("http", [BoundedHeads, "httptools"], ids=["ours", "uvicorn"])
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -49,12 +48,6 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": body})
 
 
-class Server(GuardedServer):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @asynccontextmanager
 async def serve(
     http: Any = BoundedHeads, *, most: int = 9, own: Pair | None = None, **limits: float
@@ -62,7 +55,7 @@ async def serve(
     """The port of a server; limits that are not given are long."""
     seconds = {"head": LONG, "body": LONG, "idle": LONG, "write": LONG} | limits
     config = uvicorn.Config(
-        serving.Served(app),
+        app,
         http=http,
         lifespan="off",
         log_config=None,
@@ -72,7 +65,7 @@ async def serve(
         ssl_keyfile=None if own is None else own.key,
     )
     sockets = serving.listen("127.0.0.1", 0, setting="API")
-    server = Server(
+    server = GuardedServer(
         config, sockets, serving.Connections("api", most, most), serving.Limits(**seconds)
     )
     task = asyncio.create_task(server.serve())
@@ -154,12 +147,11 @@ def late_once(what: str, port: str = "api") -> Iterator[None]:
     assert read_late_count(what, port) == before + 1
 
 
-@BOTH
-async def test_a_head_that_does_not_end_is_not_waited_for(http: Any) -> None:
+async def test_a_head_that_does_not_end_is_not_waited_for() -> None:
     for drip in (b"", b"a"):
         head = b"GET / HTTP/1.1\r\nX: " if drip else b""
         with late_once("head"):
-            async with serve(http, head=SHORT) as port:
+            async with serve(head=SHORT) as port:
                 assert await exchange(port, head, drip=drip, step=SHORT / 10) == b"", drip
 
 
@@ -175,28 +167,26 @@ async def test_bounds_the_head_alone_and_ends_an_answer_without_a_length() -> No
     assert response.endswith(b"\r\n\r\n0")
 
 
-@BOTH
-async def test_a_body_is_waited_for_by_its_size_and_an_answer_may_take_its_time(http: Any) -> None:
+async def test_a_body_is_waited_for_by_its_size_and_an_answer_may_take_its_time() -> None:
     with late_once("body"):
-        async with serve(http, body=SHORT) as port:
+        async with serve(body=SHORT) as port:
             assert await exchange(port, HEAD % (b"", BIG), drip=b"a", step=SHORT / 10) == b""
     first = b"a" * 1_000_000  # gives it 2000 s
-    async with serve(http, body=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
+    async with serve(body=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
         writer.write(HEAD % (b"", len(first) + 1) + first)
         await pass_timer(4 * SHORT, 20 * SHORT, seconds=2 * SHORT)
         writer.write(b"a")
         assert await reader.readuntil(b"1000001")
-    async with serve(http, head=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
+    async with serve(head=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
         writer.write(HEAD % (b"later", 2) + b"{}")
         assert await reader.readuntil(b"\r\n\r\n2")
 
 
-@BOTH
-async def test_a_connection_is_kept_between_requests_and_no_longer(http: Any) -> None:
+async def test_a_connection_is_kept_between_requests_and_no_longer() -> None:
     for late, begin in (("idle", b""), ("head", b"G")):
         limit: Any = {late: SHORT}
         with late_once(late):
-            async with serve(http, **limit) as port, connect(port) as (reader, writer):
+            async with serve(**limit) as port, connect(port) as (reader, writer):
                 for _ in range(2):
                     writer.write(GET)
                     assert await reader.readuntil(b"\r\n\r\n0")
@@ -205,10 +195,9 @@ async def test_a_connection_is_kept_between_requests_and_no_longer(http: Any) ->
                 assert await reader.read() == b""
 
 
-@BOTH
-async def test_gives_up_an_answer_that_is_not_read(http: Any) -> None:
+async def test_gives_up_an_answer_that_is_not_read() -> None:
     before = read_late_count("write")
-    async with serve(http, write=SHORT) as port, connect(port) as (_, writer):
+    async with serve(write=SHORT) as port, connect(port) as (_, writer):
         writer.write(HEAD % (b"much", 0))
         await pass_timer(SHORT)
 

@@ -10,6 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from inference_store.platform.metrics import SHOWN
+from inference_store.platform.serving import Connections, Limits
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS
@@ -62,7 +63,11 @@ class Connection:
             self._answer, interface="asgi3", ws="none", lifespan="off", log_config=None
         )
         self.transport = Transport()
-        self._protocol = ForwardedHeads(config, ServerState(), {})
+        connections = Connections("proxy", 1, 1)
+        connections.take("a")
+        self._protocol = ForwardedHeads(
+            config, ServerState(), {}, connections=connections, limits=Limits(), address="a"
+        )
         self._protocol.connection_made(self.transport)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
