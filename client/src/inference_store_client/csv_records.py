@@ -1,4 +1,4 @@
-"""All matches as CSV: resumed after the last whole record. No I/O.
+"""All matches as CSV: resumed after the last whole record.
 
 The store writes a cursor into the last field of each record; it is taken out again. CSV has no mark
 of its end, and HTTP's own can be lost: a proxy that asks the store in HTTP/1.0 takes a broken
@@ -7,13 +7,14 @@ where a page after the last record has nothing that was received before the stre
 received meanwhile may come behind the end, for as long as one asks.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from inference_store_client.streaming import (
+    CUT,
     Chunk,
     LineDecoder,
     Position,
@@ -22,13 +23,11 @@ from inference_store_client.streaming import (
     take_head,
 )
 
-from .columns import CHANGED
-from .commands import Close, Deliver, Deliveries, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
 from .reading import read_filled_page
 from .requests import CSV
-from .streaming import CUT
+from .transport import Response, Transport
 
 _CURSOR: Final = b'"cursor"'
 _RECEIVED: Final = "received_at"
@@ -36,59 +35,40 @@ _LOOKED_AT: Final = 50
 """Matches after the last record: in most orders those that have just been received are few."""
 
 
-def stream_csv(question: Question) -> Deliveries[Chunk | Restart]:
-    """Deliver the records of a CSV file: a Chunk for several, or RESTART."""
+def stream_csv(transport: Transport, question: Question) -> AsyncGenerator[Chunk | Restart, None]:
+    """Yield the records of a CSV file: a Chunk for several, or RESTART."""
+    began, following = datetime.now(UTC), replace(question, fields=(_RECEIVED,))
+
+    async def read_part(response: Response, position: Position) -> AsyncIterator[Any]:
+        async for item in _read_records(response, position):
+            yield item
+        page = await read_filled_page(transport, following, dict, position.cursor, _LOOKED_AT)
+        # a match that was there when the stream began follows the last record
+        if any(datetime.fromisoformat(item[_RECEIVED]) < began for item in page.items):
+            raise ConnectionFailed(CUT)
+
     make_request = partial(question.query_request, accept=CSV)
-    following = replace(question, fields=(_RECEIVED,))
-    is_short = partial(_is_short, following, datetime.now(UTC))
-    read_part = partial(_read_records, is_short)
-    yield from resume(make_request, read_part, Position())
+    return resume(transport, make_request, read_part, Position())
 
 
-def _is_short(question: Question, began: datetime, cursor: str | None) -> Steps[bool]:
-    """Return whether a match that was there when the stream began follows the cursor."""
-    page = yield from read_filled_page(question, dict, cursor, _LOOKED_AT)
-    return any(datetime.fromisoformat(item[_RECEIVED]) < began for item in page.items)
-
-
-def _read_records(
-    is_short: Callable[[str | None], Steps[bool]], position: Position
-) -> Steps[Failure | None]:
-    """Read what one connection brings; None: that was the end."""
-    if (failure := (yield from _read_answer(position))) is not None:
-        return failure
-    yield Close()
-    return Failure(ConnectionFailed(CUT)) if (yield from is_short(position.cursor)) else None
-
-
-def _read_answer(position: Position) -> Steps[Failure | None]:
+async def _read_records(response: Response, position: Position) -> AsyncIterator[Chunk | Restart]:
+    """Yield what one connection brings."""
     decoder, is_first = LineDecoder(is_csv=True), True
-    while True:
-        piece = yield Read()
-        if isinstance(piece, Failure):
-            return piece
-        assert isinstance(piece, bytes)
-        if not piece:
-            is_whole = not is_first and not decoder.is_within
-            return None if is_whole else Failure(ConnectionFailed(CUT))
+    async for piece in response.pieces:
         records = [_split_cursor(record) for record in decoder.feed(piece)]
         if is_first and records:
             is_first = False
-            if not (yield from _take_head(records.pop(0), position)):
-                return Failure(ConnectionFailed(CHANGED))
+            names, last = records.pop(0)
+            if last != _CURSOR:
+                raise UnexpectedAnswer("the answer is not CSV with cursors")
+            async for item in take_head(names, position, is_same=names == position.head):
+                yield item
         if records:
-            content = b"".join(record for record, _ in records)
-            yield Deliver([Chunk(content, len(records))])
             position.received += len(records)
             position.move(records[-1][1].decode().strip('"'))
-
-
-def _take_head(record: tuple[bytes, bytes], position: Position) -> Steps[bool]:
-    """Deliver the first record; False: its names are others than those before, which are void."""
-    names, last = record
-    if last != _CURSOR:
-        raise UnexpectedAnswer("the answer is not CSV with cursors")
-    return (yield from take_head(names, position, is_same=names == position.head))
+            yield Chunk(b"".join(record for record, _ in records), len(records))
+    if is_first or decoder.is_within:
+        raise ConnectionFailed(CUT)
 
 
 def _split_cursor(record: bytes) -> tuple[bytes, bytes]:

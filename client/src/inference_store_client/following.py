@@ -1,21 +1,21 @@
-"""What arrives in the index, as server-sent events: followed again if the connection ends. No I/O.
+"""What arrives in the index, as server-sent events: followed again if the connection ends.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from inference_store_client.values.answers import Problem
 
-from .commands import Close, Deliver, Deliveries, Failure, Read, Steps, Wait
 from .decoding import decode
-from .errors import ConnectionFailed, UnexpectedAnswer, make_refusal
-from .exchange import get_settings, open_content
+from .errors import ConnectionFailed, StoreError, UnexpectedAnswer, make_refusal
+from .exchange import open_content
 from .requests import Request
+from .transport import Transport
 
 EVENTS: Final = "text/event-stream"
 BEGIN: Final = "begin"
@@ -66,55 +66,35 @@ def _read_event(members: dict[bytes, bytes]) -> Event:
         raise UnexpectedAnswer(f"an event cannot be read: {wrong}") from wrong
 
 
-def follow(request: Request) -> Deliveries[Event]:
-    """Deliver the events of a route for ever; `begin` comes again after each interruption, and
+async def follow(transport: Transport, request: Request) -> AsyncGenerator[Event, None]:
+    """Yield the events of a route for ever; `begin` comes again after each interruption, and
     `INTERRUPTED` with the reason before it, if the store cannot be reached at once.
 
     Raises the refusal that ended them, or ConnectionFailed if they never began.
     """
-    attempt, has_begun = 0, False
-    retries = (yield from get_settings()).retries
-    endless = replace(retries, attempts=sys.maxsize)
+    attempt, retries = 0, transport.settings.retries
     while True:
-        progress = _Progress()
-        failure = yield from _follow_once(request, progress)
-        if failure is None or progress.has_begun:
-            attempt, has_begun = 0, True
-        if failure is None:
-            continue
+        has_begun = False
+        try:
+            async with open_content(transport, request) as response:
+                decoder = EventDecoder()
+                async for piece in response.pieces:
+                    for event in decoder.feed(piece):
+                        if event.name == _END:
+                            raise make_refusal(decode(Problem, event.data))
+                        if not has_begun:  # from then on it is followed for ever
+                            has_begun, attempt = True, 0
+                            retries = replace(retries, attempts=sys.maxsize)
+                        yield event
+            if has_begun:  # the store has ended it, as it does after its time
+                continue
+            raise ConnectionFailed("the store sent no event")
+        except StoreError as error:
+            failure = error
         attempt += 1
-        wait = (endless if has_begun else retries).find_wait(failure, attempt)
+        wait = retries.find_wait(failure, attempt)
         if wait is None:
-            raise failure.error
-        if has_begun and attempt == _ANNOUNCED_ATTEMPT:
-            yield Deliver([Event(INTERRUPTED, str(failure.error))])
-        yield Wait(wait)
-
-
-@dataclass(slots=True)
-class _Progress:
-    has_begun: bool = False
-
-
-def _follow_once(request: Request, progress: _Progress) -> Steps[Failure | None]:
-    """Follow over one connection; None: the store has ended it, as it does after its time."""
-    opened = yield from open_content(request)
-    if isinstance(opened, Failure):
-        return opened
-    failure = yield from _read_events(progress)
-    yield Close()
-    return failure
-
-
-def _read_events(progress: _Progress) -> Steps[Failure | None]:
-    decoder = EventDecoder()
-    while piece := (yield Read()):
-        if isinstance(piece, Failure):
-            return piece
-        assert isinstance(piece, bytes)
-        for event in decoder.feed(piece):
-            if event.name == _END:
-                return Failure(make_refusal(decode(Problem, event.data)), is_transient=False)
-            progress.has_begun = True
-            yield Deliver([event])
-    return None if progress.has_begun else Failure(ConnectionFailed("the store sent no event"))
+            raise failure
+        if retries.attempts == sys.maxsize and attempt == _ANNOUNCED_ATTEMPT:
+            yield Event(INTERRUPTED, str(failure))
+        await transport.sleep(wait)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from .commands import Failure
+from .errors import StoreError
 
 _MOST_DOUBLED: Final = 100
 """So many times a wait is doubled: more than any is worth, and fewer than a float takes."""
@@ -29,14 +29,14 @@ class Retries:
     at_first_contact: bool = True
     """Whether a refused connection is tried again before the store has ever answered."""
 
-    def find_wait(self, failure: Failure, attempt: int) -> float | None:
+    def find_wait(self, error: StoreError, attempt: int) -> float | None:
         """Return how long to wait before the next attempt; None: there is none.
 
         `attempt`: the number of the one that failed, from 1.
         """
-        least = failure.retry_after_seconds
+        least = error.retry_after_seconds
         is_too_long = least > self.longest_retry_after_seconds
-        if not failure.is_transient or is_too_long or attempt >= self.attempts:
+        if not error.is_transient or is_too_long or attempt >= self.attempts:
             return None
         doubled = self.first_wait_seconds * 2.0 ** min(attempt - 1, _MOST_DOUBLED)
         wait = min(doubled, self.longest_wait_seconds)

@@ -39,7 +39,6 @@ from inference_store_client import (
     meta,
     tables,
 )
-from inference_store_client.commands import Failure
 from inference_store_client.retries import DEFAULT_RETRIES, read_retry_after
 from inference_store_client.tables import Rows
 from inference_store_client.values.answers import Page
@@ -412,13 +411,16 @@ def test_both_have_the_same_methods_and_help() -> None:
     for kind in (package.Inferences, package.AsyncInferences):
         assert str(inspect.signature(kind.count)) == "(self) -> int"
         assert inspect.getdoc(kind.count) == "Count the matches, exactly."
+    assert str(inspect.signature(Inferences.stream)).endswith(
+        "-> collections.abc.Iterator[~InferenceT]"
+    )
 
 
 def list_signatures(kind: Any) -> dict[str, str]:
     """Return the public members of a class, each with its signature if it is a method."""
     members = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
     return {
-        name: str(inspect.signature(member)) if callable(member) else ""
+        name: str(inspect.signature(member)).replace(".AsyncIt", ".It") if callable(member) else ""
         for name, member in members.items()
     }
 
@@ -466,7 +468,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 
 def test_waits_grow_to_a_bound_and_are_shortened_at_random() -> None:
     retries = Retries(attempts=9, first_wait_seconds=1, longest_wait_seconds=20)
-    failure = Failure(ConnectionFailed("cut"))
+    failure = ConnectionFailed("cut")
     for attempt, most in enumerate([1, 2, 4, 8, 16, 20, 20, 20], start=1):
         wait = retries.find_wait(failure, attempt)
         assert wait is not None

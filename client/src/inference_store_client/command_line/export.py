@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from inference_store_client.columns import stream_columns
-from inference_store_client.commands import Steps
 from inference_store_client.csv_records import stream_csv
 from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.datasets.writing import make_dataset_request, write_dataset
 from inference_store_client.errors import SettingsError, import_extra
 from inference_store_client.json_text import write_count
+from inference_store_client.methods import iterate, run
 from inference_store_client.private_files import NewFile
 from inference_store_client.question import Question
 from inference_store_client.streaming import Chunk, Restart, stream
+from inference_store_client.transport import Transport
 
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
@@ -110,7 +111,7 @@ def _select(reader: Any, names: list[str], sink: _Sink) -> Iterator[Any]:
 class ExportFormat:
     """A format: how its bytes come, what they are made into at the end, and what that needs."""
 
-    stream: Callable[[Question], Steps[None]]
+    stream: Callable[[Transport, Question], AsyncGenerator[Any, None]]
     endings: Sequence[str]
     needs: Mapping[str, str]
     """Modules, and the extra that installs each."""
@@ -133,8 +134,8 @@ def find_ending(output: Path) -> str | None:
     return next((name for name, known in FORMATS.items() if ending in known.endings), None)
 
 
-def _stream_lines(question: Question) -> Steps[None]:
-    """Deliver the inferences as the API shows them, a line each, without cursors."""
+def _stream_lines(transport: Transport, question: Question) -> AsyncGenerator[Any, None]:
+    """Yield the inferences as the API shows them, a line each, without cursors."""
     is_uid_asked = question.fields is None or "uid" in question.fields
 
     def encode(item: dict[str, Any]) -> Chunk:
@@ -143,7 +144,7 @@ def _stream_lines(question: Question) -> Steps[None]:
             del item["uid"]
         return Chunk(json.dumps(item).encode() + b"\n", 1)
 
-    return stream(question, encode)
+    return stream(transport, question, encode)
 
 
 FORMATS: Final[Mapping[str, ExportFormat]] = {
@@ -228,7 +229,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> int:
     """Write the file. It appears when it is whole."""
     _refuse_standard_output(options.output)
     if options.force and (options.job or options.format in DATASETS):
@@ -245,11 +246,11 @@ def run(options: argparse.Namespace) -> int:
     _check_output(options.output, force=options.force)
     question = make_question(options, options.columns)
     with (
-        open_store(options) as transport,
+        open_store(options) as store,
         closing(Progress()) as progress,
         closing(NewFile(options.output)) as file,
     ):
-        for chunk in transport.iterate(export_format.stream(question)):
+        for chunk in iterate(export_format.stream(store._transport, question)):
             if isinstance(chunk, Restart):
                 file.begin_again()
             else:
@@ -266,10 +267,9 @@ def _write_dataset(options: argparse.Namespace) -> int:
     if options.columns is not None:
         raise SettingsError("a dataset has no columns: leave --columns out")
     request = make_dataset_request(options.format, options.output, None)
-    with open_store(options) as transport, closing(Progress()) as progress:
+    with open_store(options) as store, closing(Progress()) as progress:
         request = replace(request, on_added=lambda data: progress.accept(Chunk(data, 1)))
-        steps = write_dataset(make_question(options), request)
-        summary = transport.run(steps)
+        summary = run(write_dataset(store._transport, make_question(options), request))
     say(f"{progress.describe()}\n{summary}")
     return 0
 
@@ -296,4 +296,4 @@ def _check_output(path: Path, *, force: bool) -> None:
         raise SettingsError(f"{path} exists: --force replaces it")
 
 
-EXPORT: Final = Command(add_arguments, run)
+EXPORT: Final = Command(add_arguments, run_export)

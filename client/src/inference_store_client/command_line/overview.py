@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from inference_store_client.methods import run
 from inference_store_client.reading import fetch_plain, make_overview_request
 from inference_store_client.tables import make_printable, shorten
 
@@ -27,8 +28,8 @@ def _add_overview(parser: argparse.ArgumentParser) -> None:
 
 def _show_overview(options: argparse.Namespace) -> int:
     request = make_overview_request(options.model, options.since, options.until)
-    with open_store(options, IMPATIENT) as transport:
-        overview = transport.run(fetch_plain(request))
+    with open_store(options, IMPATIENT) as store:
+        overview = run(fetch_plain(store._transport, request))
     print(*(_describe(overview) if is_table(options) else [write_line(overview)]), sep="\n")
     return 0
 

@@ -6,13 +6,20 @@ from itertools import islice
 from typing import Any, Final, TextIO
 
 from inference_store_client.aggregating import Grouping, aggregate
-from inference_store_client.commands import Steps
 from inference_store_client.errors import SettingsError
-from inference_store_client.exchange import exchange
 from inference_store_client.json_text import read_json
+from inference_store_client.methods import iterate, run
 from inference_store_client.question import NEWEST_FIRST
-from inference_store_client.reading import count, fetch_plain, read_all, read_items, read_list
-from inference_store_client.requests import ANY, Request, make_path, make_request
+from inference_store_client.reading import (
+    count,
+    fetch_plain,
+    read_all,
+    read_items,
+    read_list,
+    read_path,
+)
+from inference_store_client.requests import make_path, make_request
+from inference_store_client.streaming import collect
 from inference_store_client.tables import make_printable
 
 from .arguments import (
@@ -50,9 +57,9 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 def _show_models(options: argparse.Namespace) -> int:
     """Show them, in order of id."""
     params = {} if options.project is None else {"project_id": options.project}
-    with open_store(options, IMPATIENT) as transport:
-        steps = read_list(make_path("models"), ListPage, params)
-        items = [*transport.iterate(steps)]
+    with open_store(options, IMPATIENT) as store:
+        listed = read_list(store._transport, make_path("models"), ListPage, params)
+        items = run(collect(listed))
     print_items(items, _COLUMNS, options)
     return 0
 
@@ -76,9 +83,10 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 
 def _query(options: argparse.Namespace) -> int:
     question = make_question(options, choose_columns(options), sort=options.sort)
-    with open_store(options, IMPATIENT) as transport:
+    with open_store(options, IMPATIENT) as store:
         # one more than is shown, to know of it
-        items = transport.iterate(read_items(question.take(options.limit + 1), dict))
+        asked = question.take(options.limit + 1)
+        items = iterate(read_items(store._transport, asked, dict))
         RowPrinter(options).print_rows(islice(items, options.limit))
         has_more = next(items, None) is not None
     if has_more:
@@ -92,8 +100,8 @@ def _add_count(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(options: argparse.Namespace) -> int:
-    with open_store(options, IMPATIENT) as transport:
-        print(transport.run(count(make_question(options))))
+    with open_store(options, IMPATIENT) as store:
+        print(run(count(store._transport, make_question(options))))
     return 0
 
 
@@ -132,8 +140,10 @@ def _parse_json(text: str) -> Any:
 
 def _aggregate(options: argparse.Namespace) -> int:
     grouping = Grouping(options.by, options.every, options.order, options.limit)
-    with open_store(options, IMPATIENT) as transport:
-        rows = transport.run(aggregate(make_question(options), grouping, options.measures, {}))
+    with open_store(options, IMPATIENT) as store:
+        question = make_question(options)
+        measured = aggregate(store._transport, question, grouping, options.measures, {})
+        rows = run(measured)
     print_items(rows, [*dict.fromkeys(name for row in rows for name in row)], options)
     return 0
 
@@ -155,8 +165,9 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 def _sample(options: argparse.Namespace) -> int:
     question = make_question(options, choose_columns(options))
     sample = question.take_sample(options.size, options.seed)
-    with open_store(options, IMPATIENT) as transport:
-        RowPrinter(options).print_rows(transport.iterate(read_all(sample, dict)))
+    with open_store(options, IMPATIENT) as store:
+        items = iterate(read_all(store._transport, sample, dict))
+        RowPrinter(options).print_rows(items)
     return 0
 
 
@@ -175,13 +186,13 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
 def _get(options: argparse.Namespace) -> int:
     """Show one inference with all that is known of it, or a blob of it."""
     path = make_path("models", options.model, "inferences", options.inference)
-    with open_store(options, IMPATIENT) as transport:
+    with open_store(options, IMPATIENT) as store:
         if options.part is not None:
-            content = transport.run(_read_part(f"{path}/{options.part}"))
-            write_part(content, options.part, sys.stdout)
+            blob = run(read_path(store._transport, f"{path}/{options.part}"))
+            write_part(blob.content, options.part, sys.stdout)
             return 0
         request = make_request("GET", path, params={"include": "metadata,predictions"})
-        item = transport.run(fetch_plain(request))
+        item = run(fetch_plain(store._transport, request))
     shown = shape(item, None)
     if (count := shown.pop("count", 1)) and count > 1:
         say(f"{count} inferences have this id; this is the newest.")
@@ -199,11 +210,6 @@ def write_part(content: bytes, part: str, output: TextIO) -> None:
         if make_printable(text, kept="\n\r\t") != text:
             raise SettingsError(f"the {part} is not plain text: write it to a file, > FILE")
     output.buffer.write(content)
-
-
-def _read_part(path: str) -> Steps[bytes]:
-    response = yield from exchange(Request("GET", path, accept=ANY, may_leave=True))
-    return response.content
 
 
 MODELS: Final = Command(_add_models, _show_models)

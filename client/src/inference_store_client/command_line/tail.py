@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from inference_store_client.errors import Unavailable
 from inference_store_client.following import ARRIVED, BEGIN, EVENTS, INTERRUPTED, follow
+from inference_store_client.methods import iterate
 from inference_store_client.question import Question
-from inference_store_client.reading import read_page
+from inference_store_client.reading import read_items
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.sync import Transport
+from inference_store_client.transport import Transport
 
 from .arguments import (
     REFUSE,
@@ -56,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show them until Ctrl-C."""
-    with open_store(options) as transport:
-        tail = Tail(transport, options, RowPrinter(options))
+    with open_store(options) as store:
+        tail = Tail(store._transport, options, RowPrinter(options))
         if options.no_follow:
             tail.show_last(options.limit)
             return 0
@@ -80,7 +81,7 @@ class Tail:
         path = make_path("models", self.options.model, "inferences", "follow")
         params = {} if self.options.filter is None else {"filter": self.options.filter}
         request = replace(make_request("GET", path, params=params), accept=EVENTS)
-        for event in self.transport.iterate(follow(request)):
+        for event in iterate(follow(self.transport, request)):
             if event.name == BEGIN:
                 self._begin()
             elif event.name == ARRIVED:
@@ -120,13 +121,7 @@ class Tail:
         self._show([by_uid[uid] for uid in uids if uid in by_uid])
 
     def _read(self, question: Question, limit: int) -> Iterator[dict[str, Any]]:
-        cursor, count = None, 0
-        while count < limit:
-            page = self.transport.run(read_page(question, dict, cursor, limit - count))
-            yield from page.items
-            cursor, count = page.next, count + len(page.items)
-            if cursor is None:
-                return
+        return iterate(read_items(self.transport, question.take(limit), dict))
 
     def _show(self, items: Sequence[dict[str, Any]]) -> None:
         self.seen.update(dict.fromkeys(item["uid"] for item in items))

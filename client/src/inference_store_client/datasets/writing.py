@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_store_client.blob import Blob
-from inference_store_client.commands import MOST_JOBS, Begin, Call, Finish, Steps
 from inference_store_client.datasets.annotations import (
     OUTLINED,
     Found,
@@ -28,13 +27,14 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, Gone, NotFound, Refused, SettingsError
 from inference_store_client.private_files import NewFolder, name_target
 from inference_store_client.question import Question
-from inference_store_client.reading import fetch, inference_path, read_blob, read_link
+from inference_store_client.reading import fetch, inference_path, read_link, read_path
 from inference_store_client.requests import make_request
-from inference_store_client.streaming import for_each, stream
+from inference_store_client.streaming import stream
+from inference_store_client.transport import MOST_JOBS, Transport
 from inference_store_client.values.answers import Drawing
 from inference_store_client.values.inference import InferenceFields
 
-# What a dataset reads of one inference besides the stream: its picture and its shapes. No I/O.
+# What a dataset reads of one inference besides the stream: its picture and its shapes.
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """Of all pictures that are in memory, as far as their sizes are known."""
@@ -58,9 +58,9 @@ class Links:
     work: bool = True
 
 
-def read_download(
-    inference: InferenceFields, links: Links, format: DatasetFormat
-) -> Steps[Download]:
+async def read_download(
+    transport: Transport, inference: InferenceFields, links: Links, format: DatasetFormat
+) -> Download:
     """Read the picture of an inference, and its shapes. Raises the refusals that are no answer."""
     if inference.data_deleted_at is not None:
         return Download(reason="deleted")
@@ -69,11 +69,11 @@ def read_download(
     if not _may_be_picture(inference.data_content_type, format):
         return Download(reason="not_a_picture")
     try:
-        blob = yield from _read_data(inference, links)
+        blob = await _read_data(transport, inference, links)
         drawing = None
         if format.has_outlines and _has_outlines(inference):
             request = make_request("GET", inference_path(inference, "drawing"))
-            drawing = yield from fetch(Drawing, request)
+            drawing = await fetch(transport, Drawing, request)
     except (Gone, NotFound):  # erased since the stream showed it
         return Download(reason="deleted")
     return Download(blob.content, drawing)
@@ -106,16 +106,16 @@ class Window:
         return inference, job
 
 
-def _read_data(inference: InferenceFields, links: Links) -> Steps[Blob]:
+async def _read_data(transport: Transport, inference: InferenceFields, links: Links) -> Blob:
     link = None if inference.urls is None else inference.urls.data
     if links.work and link is not None and not link.startswith("/"):
         try:
-            return (yield from read_link(link))
+            return await read_link(transport, link)
         except ConnectionFailed:
             links.work = False  # the bucket is where the api alone can go: nobody waits again
         except Refused:
             pass  # the link has expired
-    return (yield from read_blob(replace(inference, urls=None), "data"))
+    return await read_path(transport, inference_path(inference, "data"))
 
 
 def _may_be_picture(content_type: str | None, format: DatasetFormat) -> bool:
@@ -165,32 +165,31 @@ def make_dataset_request(
     return DatasetRequest(chosen, Path(folder), classes)
 
 
-def write_dataset(question: Question, request: DatasetRequest) -> Steps[DatasetSummary]:
+async def write_dataset(
+    transport: Transport, question: Question, request: DatasetRequest
+) -> DatasetSummary:
     """Write every match into a new folder. Raises StoreError or OSError, and leaves no folder.
 
     Pictures are downloaded beside each other, and written in order.
     """
     links, window = Links(), Window()
     with closing(DatasetWriting(request)) as writing:
+        async with transport.open_jobs() as jobs:
 
-        def begin(inference: InferenceFields) -> Steps[None]:
-            steps = read_download(inference, links, request.format)
-            window.push(inference, (yield Begin(steps)))
-            while window.is_full:
-                yield from take()
+            async def take() -> None:
+                inference, job = window.pop()
+                download = await jobs.finish(job)
+                await transport.call(partial(writing.add, inference, download))
 
-        def take() -> Steps[None]:
-            inference, job = window.pop()
-            download = yield Finish(job)
-            assert isinstance(download, Download)
-            yield Call(partial(writing.add, inference, download))
-
-        build = partial(decode, InferenceFields)
-        yield from for_each(stream(question.with_pictures(), build), begin)
-        while window:
-            yield from take()
-        summary = yield Call(writing.finish)
-        assert isinstance(summary, DatasetSummary)
+            build = partial(decode, InferenceFields)
+            async for inference in stream(transport, question.with_pictures(), build):
+                read = partial(read_download, transport, inference, links, request.format)
+                window.push(inference, jobs.begin(read))
+                while window.is_full:
+                    await take()
+            while window:
+                await take()
+        summary: DatasetSummary = await transport.call(writing.finish)
         return summary
 
 
