@@ -154,11 +154,11 @@ async def _read_messages(response: Response, position: Position) -> AsyncIterato
                     yield item
                 continue
             assert position.head is not None
-            batch = read_batch(position.head + message.content + END)
-            if batch.cursor is not None:
-                position.received += batch.length
-                position.move(batch.cursor)
-                yield Chunk(message.content, batch.length)
+            length, cursor = read_batch(position.head + message.content + END)
+            if cursor is not None:
+                position.received += length
+                position.move(cursor)
+                yield Chunk(message.content, length)
     raise ConnectionFailed(CUT)
 
 

@@ -38,11 +38,6 @@ _PARTIAL: Final = 206
 _DELETED: Final = (404, 410)
 
 
-async def read_part(transport: Transport, export: UUID, part: ExportPart) -> bytes:
-    """Return the bytes of a part. Raises as `stream_part`."""
-    return b"".join(await collect(stream_part(transport, export, part)))
-
-
 async def stream_part(
     transport: Transport, export: UUID, part: ExportPart
 ) -> AsyncGenerator[bytes | Restart, None]:

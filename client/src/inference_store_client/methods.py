@@ -40,10 +40,11 @@ from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
 from inference_store_client.decoding import decode
+from inference_store_client.errors import SettingsError
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
-from inference_store_client.requests import make_any_request, make_path, make_request
+from inference_store_client.requests import make_path, make_request
 from inference_store_client.streaming import (
     collect,
     make_pandas,
@@ -194,7 +195,7 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
     @asks
     async def read_part(self, part: ExportPart) -> bytes:
         """Return the bytes of a part, checked by their SHA-256."""
-        return await exporting.read_part(self._transport, self.id, part)
+        return b"".join(await collect(exporting.stream_part(self._transport, self.id, part)))
 
     @asks
     async def download(self, folder: str | Path) -> list[Path]:
@@ -205,10 +206,6 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
         """
         _, files = await exporting.download(self._transport, self.id, Path(folder))
         return files
-
-    @asks
-    async def _download(self, folder: Path) -> tuple[list[ExportPart], list[Path]]:
-        return await exporting.download(self._transport, self.id, folder)
 
     @asks
     async def list_erased(self) -> Rows[ErasedMember]:
@@ -547,9 +544,10 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
 
         Only what reads is sent again if it fails.
         """
-        return await reading.request_any(
-            self._transport, make_any_request(method, path, params=params, body=body)
-        )
+        if not path.startswith("/v1/"):
+            raise SettingsError(f"{path!r} is no path of the API: it begins with /v1/")
+        request = make_request(method, path, params=params, body=body)
+        return await reading.request_any(self._transport, request)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.settings.origin.url!r})"

@@ -129,19 +129,14 @@ async def read_blob(transport: Transport, inference: InferenceFields, name: str)
     link = None if inference.urls is None else getattr(inference.urls, name)
     if link is not None:
         try:
-            return await read_link(transport, link)
+            return await read_path(transport, link, is_read=False)
         except (Refused, ConnectionFailed):
             pass  # it has expired, or leads where only the api can go
     return await read_path(transport, inference_path(inference, name))
 
 
-async def read_link(transport: Transport, link: str) -> Blob:
-    """Read a blob by its link, once: what the link does not give, the api may."""
-    return await read_path(transport, link, is_read=False)
-
-
 async def read_path(transport: Transport, path: str, *, is_read: bool = True) -> Blob:
-    """Read the blob at a path."""
+    """Read the blob at a path, or at a link: once, since what it does not give, the api may."""
     request = Request("GET", path, accept=ANY, may_leave=True, is_read=is_read)
     response = await exchange(transport, request)
     content_type = response.headers.get("content-type", "application/octet-stream")

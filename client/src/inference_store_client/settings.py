@@ -58,7 +58,9 @@ def find_settings(
     origin = _make_origin(url or saved.get("url"))
     if key is None and "url" in saved and Origin(saved["url"]) == origin:
         key = saved.get("key")
-    sign_in = _find_sign_in(origin, get_cache(file)) if key is None else None
+    sign_in, cache = None, get_cache(file)
+    if key is None and (tokens := cache.find(origin)) is not None:
+        sign_in = SignIn(origin, cache, tokens)
     return ClientSettings(origin, _check_key(key), retries, sign_in)
 
 
@@ -79,11 +81,6 @@ def _make_origin(address: str | None) -> Origin:
 def get_cache(file: Path | None = None) -> TokenCache:
     """Return the sign-ins of the user, which are beside the user's file."""
     return TokenCache((file or get_file()).with_name(_TOKENS))
-
-
-def _find_sign_in(origin: Origin, cache: TokenCache) -> SignIn | None:
-    tokens = cache.find(origin)
-    return None if tokens is None else SignIn(origin, cache, tokens)
 
 
 def _read_file(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from functools import partial
 from io import BytesIO
 from typing import Any, Final, TypeAlias, TypeVar
 
-from inference_store_client.arrow_batches import ArrowColumn, iterate_columns
+from inference_store_client.arrow_batches import iterate_columns
 from inference_store_client.decoding import decode
 from inference_store_client.errors import (
     ConnectionFailed,
@@ -263,14 +263,13 @@ def require_frames(extra: str) -> None:
 def make_pandas(content: bytes) -> Any:
     """Return a stream of Arrow as a `pandas.DataFrame`."""
     pandas = import_extra("pandas", "pandas")
-    columns = {column.name: _make_series(pandas, column) for column in iterate_columns(content)}
-    return pandas.DataFrame(columns)
+    series = {
+        column.name: pandas.Series(column.values, dtype=_DTYPES.get(column.type, "object"))
+        for column in iterate_columns(content)
+    }
+    return pandas.DataFrame(series)
 
 
 def make_polars(content: bytes) -> Any:
     """Return a stream of Arrow as a `polars.DataFrame`."""
     return import_extra("polars", "polars").read_ipc_stream(BytesIO(content)).drop("cursor")
-
-
-def _make_series(pandas: Any, column: ArrowColumn) -> Any:
-    return pandas.Series(column.values, dtype=_DTYPES.get(column.type, "object"))

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from inference_store_client.errors import NotFound, SettingsError
+from inference_store_client.question import MOST_OF_A_PAGE
 from inference_store_client.requests import make_path
 
 from .connection import get_store
@@ -14,8 +15,6 @@ from .models import (
     NewGetInferencesRequest,
     PaginationSortDirection,
 )
-
-_MOST_OF_A_PAGE: Final = 1000
 
 
 def filter_inferences(model_id: str, request_body: NewGetInferencesRequest) -> list[Inference]:
@@ -62,8 +61,8 @@ def bulk_delete_inferences(model_id: str, filter_: BaseInferenceFilter) -> list[
     body = filter_.to_body() | {"fields": ["uid", "inference_id"]}
     items = list(_read(model_id, body, None))
     path = make_path("models", model_id, "erasures")
-    for begin in range(0, len(items), _MOST_OF_A_PAGE):
-        ids = [f"uid:{item['uid']}" for item in items[begin : begin + _MOST_OF_A_PAGE]]
+    for begin in range(0, len(items), MOST_OF_A_PAGE):
+        ids = [f"uid:{item['uid']}" for item in items[begin : begin + MOST_OF_A_PAGE]]
         get_store().request("POST", path, body={"inference_ids": ids})
     return [item["inference_id"] for item in items]
 
@@ -71,7 +70,7 @@ def bulk_delete_inferences(model_id: str, filter_: BaseInferenceFilter) -> list[
 def _read(model_id: str, body: Mapping[str, Any], most: int | None) -> Iterator[Mapping[str, Any]]:
     """Yield the matches, page by page."""
     path = make_path("models", model_id, "inferences", "query")
-    limit = _MOST_OF_A_PAGE if most is None else max(1, min(most, _MOST_OF_A_PAGE))
+    limit = MOST_OF_A_PAGE if most is None else max(1, min(most, MOST_OF_A_PAGE))
     position: Mapping[str, str] = {}
     while True:
         page = get_store().request("POST", path, body={**body, "limit": limit, **position})

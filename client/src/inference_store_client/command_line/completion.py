@@ -5,7 +5,7 @@ from typing import Final
 
 from inference_store_client.errors import import_extra
 
-from .main import COMMANDS, Command, build_root_parser, import_command
+from .main import Command, build_parser
 
 _EPILOG = """examples:
   cd ~/.local/share/bash-completion/completions && istore completion bash > istore
@@ -22,17 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    print(import_extra("shtab", "completion").complete(_all_commands(), options.shell))
+    shtab = import_extra("shtab", "completion")
+    print(shtab.complete(build_parser(is_whole=True), options.shell))
     return 0
-
-
-def _all_commands() -> argparse.ArgumentParser:
-    parser = build_root_parser()
-    commands = parser.add_subparsers(dest="command")
-    for name, sentence in COMMANDS.items():
-        command = commands.add_parser(name, help=sentence, description=sentence)
-        import_command(name).add_arguments(command)
-    return parser
 
 
 COMPLETION: Final = Command(add_arguments, run)

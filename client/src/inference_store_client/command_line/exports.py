@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 from uuid import UUID
 
+from inference_store_client import exporting
 from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
 from inference_store_client.json_text import write_count
 from inference_store_client.methods import run
@@ -86,7 +87,7 @@ def download(export: Export, folder: Path, news: str | None = None) -> None:
     with _name_remedy(export):
         if news is not None:
             say(news)
-        parts, files = export._download(folder)
+        parts, files = run(exporting.download(export._transport, export.id, folder))
     say(_describe(parts, files, folder))
 
 

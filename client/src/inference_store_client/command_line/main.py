@@ -52,12 +52,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_root_parser() -> argparse.ArgumentParser:
-    """Build the parser of the options that come before a command."""
+def build_parser(*, is_whole: bool) -> argparse.ArgumentParser:
+    """Build the parser of the commands; `is_whole`: with the arguments of each."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description="Asks an Inference Store what models did in production."
     )
     parser.add_argument("--version", action=_Version)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, sentence in COMMANDS.items():
+        command = commands.add_parser(name, help=sentence, description=sentence, add_help=is_whole)
+        if is_whole:
+            import_command(name).add_arguments(command)
     return parser
 
 
@@ -81,11 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _choose_and_run(arguments: Sequence[str] | None) -> int:
-    parser = build_root_parser()
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, sentence in COMMANDS.items():
-        commands.add_parser(name, help=sentence, description=sentence, add_help=False)
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = build_parser(is_whole=False).parse_known_args(arguments)
     return _run(options.command, rest, f"{PROGRAM} {options.command}")
 
 

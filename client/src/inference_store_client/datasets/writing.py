@@ -27,7 +27,7 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, Gone, NotFound, Refused, SettingsError
 from inference_store_client.private_files import NewFolder, name_target
 from inference_store_client.question import Question
-from inference_store_client.reading import fetch, inference_path, read_link, read_path
+from inference_store_client.reading import fetch, inference_path, read_path
 from inference_store_client.requests import make_request
 from inference_store_client.streaming import stream
 from inference_store_client.transport import MOST_JOBS, Job, Transport
@@ -77,7 +77,7 @@ async def _read_data(transport: Transport, inference: InferenceFields, links: Li
     link = None if inference.urls is None else inference.urls.data
     if links.work and link is not None and not link.startswith("/"):
         try:
-            return await read_link(transport, link)
+            return await read_path(transport, link, is_read=False)
         except ConnectionFailed:
             links.work = False  # the bucket is where the api alone can go: nobody waits again
         except Refused:
