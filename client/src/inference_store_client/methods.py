@@ -52,7 +52,6 @@ from inference_store_client.streaming import (
     require_frames,
 )
 from inference_store_client.tables import Rows
-from inference_store_client.tagging import change_tags
 from inference_store_client.times import Time
 from inference_store_client.transport import Transport
 from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
@@ -352,12 +351,31 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
     @asks
     async def tag(self, *tags: str) -> TaggedInferences:
         """Add tags to the matches, at most 1,000; `tags = 'x'` finds them in a filter."""
-        return await change_tags(self._transport, self._question, add=tags)
+        return await self._change_tags(add=tags)
 
     @asks
     async def untag(self, *tags: str) -> TaggedInferences:
         """Remove tags from the matches, at most 1,000."""
-        return await change_tags(self._transport, self._question, remove=tags)
+        return await self._change_tags(remove=tags)
+
+    async def _change_tags(self, **tags: Sequence[str]) -> TaggedInferences:
+        """Change tags of what matches now; what the question takes only a part of is read."""
+        transport, question = self._transport, self._question
+        body: dict[str, Any] = {"add": [], "remove": [], **tags}
+        if question.limit is not None:
+            asked = replace(question, fields=("uid",))
+            taken = await collect(reading.read_all(transport, asked, dict))
+            if not taken:
+                return TaggedInferences(
+                    changed=0, unchanged=0, missing=(), refused=(), remaining=()
+                )
+            body["inference_ids"] = [f"uid:{item['uid']}" for item in taken]
+        else:
+            body |= question.list_conditions()
+            if question.inference_ids is None:
+                body["expected"] = await reading.count(transport, question)
+        request = make_request("POST", f"{question.path}/tags", body=body)
+        return await reading.fetch(transport, TaggedInferences, request)
 
     @yields
     def pages(self, size: int | None = None) -> AsyncIterator[Page[InferenceT]]:

@@ -326,11 +326,14 @@ async def test_any_route_is_asked_with_exact_numbers(client: Client) -> None:
         await client.ask(lambda: store.request("GET", "https://other.example/v1/me"))
 
 
-async def test_a_key_stays_at_its_origin(client: Client) -> None:
-    """Neither a link nor a redirect carries it elsewhere, nor what else the client sends."""
+async def test_a_link_gets_no_key_and_one_that_has_expired_is_read_through_the_api(
+    client: Client,
+) -> None:
+    """Neither a link nor a redirect carries a key elsewhere, nor what else the client sends."""
     links = {"data": "https://bucket.example/x?signature=1", "response": None, "metadata": None}
-    item = make_item(1, urls=links)
-    recorded = Recorded([answer(item), httpx.Response(200, content=b"jpeg"), answer(item)])
+    jpeg = httpx.Response(200, content=b"jpeg", headers={"Content-Type": "image/jpeg"})
+    expired = httpx.Response(403, text="<Error>expired</Error>")
+    recorded = Recorded([answer(make_item(1, urls=links)), jpeg, expired, jpeg])
     store = client.make_answered(recorded, _KEY)
     inference = await client.ask(lambda: store.model("m").inference("frame-1"))
     assert (await client.ask(inference.image)).content == b"jpeg"
@@ -338,24 +341,11 @@ async def test_a_key_stays_at_its_origin(client: Client) -> None:
     assert str(link.url) == links["data"]
     assert "authorization" not in link.headers
     assert _KEY not in str(link.headers.raw)
-
-
-async def test_a_link_that_has_expired_is_read_through_the_api(client: Client) -> None:
-    links = {"data": "https://bucket.example/x", "response": None, "metadata": None}
-    recorded = Recorded(
-        [
-            answer(make_item(1, urls=links)),
-            httpx.Response(403, text="<Error>expired</Error>"),
-            httpx.Response(200, content=b"jpeg", headers={"Content-Type": "image/jpeg"}),
-        ]
-    )
-    store = client.make_answered(recorded, _KEY)
-    inference = await client.ask(lambda: store.model("m").inference("frame-1"))
     blob = await client.ask(inference.data)
     assert (blob.content, blob.content_type) == (b"jpeg", "image/jpeg")
-    path = recorded.requests[2].url.raw_path.decode()
+    path = recorded.requests[3].url.raw_path.decode()
     assert path == f"{_PATH}/uid%3A{inference.uid}/data"
-    assert recorded.requests[2].headers["authorization"] == f"Bearer {_KEY}"
+    assert recorded.requests[3].headers["authorization"] == f"Bearer {_KEY}"
 
 
 async def test_redirects(client: Client) -> None:

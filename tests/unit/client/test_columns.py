@@ -19,8 +19,7 @@ from nanoarrow.ipc import StreamWriter
 
 from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
-from inference_store_client.columns import MessageDecoder, MessageKind, read_columns
-from inference_store_client.csv_records import stream_csv
+from inference_store_client.columns import MessageDecoder, MessageKind, read_columns, stream_csv
 from inference_store_client.methods import iterate, run
 from inference_store_client.previewing import MOST_PICTURES
 from inference_store_client.streaming import LineDecoder, Restart

@@ -17,9 +17,9 @@ from inference_store_client import (
     Unavailable,
     UnexpectedAnswer,
 )
+from inference_store_client.command_line.tail import Event, EventDecoder, follow
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed
-from inference_store_client.following import Event, EventDecoder, follow
 from inference_store_client.methods import iterate
 from inference_store_client.question import Question
 from inference_store_client.requests import Request, make_request

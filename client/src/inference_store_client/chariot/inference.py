@@ -1,4 +1,4 @@
-"""The functions of the reference system about inferences."""
+"""The functions of the reference system about inferences, and the store that they ask."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -7,14 +7,37 @@ from typing import Any
 from inference_store_client.errors import NotFound, SettingsError
 from inference_store_client.question import MOST_OF_A_PAGE
 from inference_store_client.requests import make_path
+from inference_store_client.sync import Store
 
-from .connection import get_store
 from .models import (
     BaseInferenceFilter,
     Inference,
     NewGetInferencesRequest,
     PaginationSortDirection,
 )
+
+_STORES: list[Store] = []
+"""The store that was chosen, if one was."""
+
+
+def connect(url: str | None = None, key: str | None = None) -> None:
+    """Choose the store; what is not given is found as `Store` finds it."""
+    store = Store(url, key)
+    disconnect()
+    _STORES.append(store)
+
+
+def disconnect() -> None:
+    """Close the connections."""
+    while _STORES:
+        _STORES.pop().close()
+
+
+def get_store() -> Store:
+    """Return the store that was chosen, else that of the environment."""
+    if not _STORES:
+        connect()
+    return _STORES[-1]
 
 
 def filter_inferences(model_id: str, request_body: NewGetInferencesRequest) -> list[Inference]:

@@ -16,8 +16,7 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import IO, Any, Final
 
-from inference_store_client.columns import stream_columns
-from inference_store_client.csv_records import stream_csv
+from inference_store_client.columns import stream_columns, stream_csv
 from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.datasets.writing import make_dataset_request, write_dataset
 from inference_store_client.errors import SettingsError, import_extra

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
+from inference_store_client.errors import import_extra
+
 from .ending import end_quietly, interruptible
 
 # Imported when run: `--help` waits for none of them.
@@ -32,9 +34,10 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 # The modules of commands that share one.
 _MODULES: Final = {
-    **dict.fromkeys(("models", "query", "count", "aggregate", "get", "sample"), "reads"),
-    **dict.fromkeys(("tag", "untag"), "tagging"),
+    **dict.fromkeys(("models", "query", "count", "aggregate", "overview", "get"), "reads"),
+    **dict.fromkeys(("sample", "tag", "untag"), "reads"),
     **dict.fromkeys(("login", "logout"), "signing"),
+    "completion": "main",
 }
 PROGRAM: Final = "istore"
 
@@ -117,6 +120,30 @@ def join_values(arguments: Sequence[str]) -> list[str]:
         else:
             joined.append(argument)
     return joined
+
+
+# Shell completion, made from the commands' own arguments.
+
+_EPILOG = """examples:
+  cd ~/.local/share/bash-completion/completions && istore completion bash > istore
+  istore completion zsh > "${fpath[1]}/_istore"
+"""
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _complete(options: argparse.Namespace) -> int:
+    """Print the script."""
+    shtab = import_extra("shtab", "completion")
+    print(shtab.complete(build_parser(is_whole=True), options.shell))
+    return 0
+
+
+COMPLETION: Final = Command(_add_completion, _complete)
 
 
 if __name__ == "__main__":

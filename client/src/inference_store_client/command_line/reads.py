@@ -1,7 +1,9 @@
-"""Commands that show what the store has: models, inferences, their number, one of them."""
+"""Commands that show what the store has: models, inferences, their number; and that tag them."""
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TextIO
 
@@ -13,6 +15,7 @@ from inference_store_client.question import NEWEST_FIRST
 from inference_store_client.reading import (
     count,
     fetch_plain,
+    make_overview_request,
     read_all,
     read_items,
     read_list,
@@ -20,20 +23,24 @@ from inference_store_client.reading import (
 )
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.streaming import collect
-from inference_store_client.tables import make_printable
+from inference_store_client.tables import make_printable, shorten
 
 from .arguments import (
     IMPATIENT,
     add_columns,
     add_conditions,
+    add_filter,
+    add_ids,
     add_store,
+    add_window,
     make_question,
     open_store,
     parse_size,
 )
-from .ending import say
+from .ending import FAILED, say
 from .main import Command
 from .printing import (
+    LINES,
     ListPage,
     RowPrinter,
     add_format,
@@ -212,9 +219,103 @@ def write_part(content: bytes, part: str, output: TextIO) -> None:
     output.buffer.write(content)
 
 
+# What a model did over time, as a page of text with lines of bars.
+
+_BARS: Final = " ▁▂▃▄▅▆▇█"
+_WIDTH: Final = 20
+
+
+def _add_overview(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the id of the model")
+    add_window(parser)
+    add_format(parser)
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const=LINES, help="as --format jsonl"
+    )
+    add_store(parser)
+
+
+def _show_overview(options: argparse.Namespace) -> int:
+    request = make_overview_request(options.model, options.since, options.until)
+    with open_store(options, IMPATIENT) as store:
+        overview = run(fetch_plain(store._transport, request))
+    print(*(_describe(overview) if is_table(options) else [write_line(overview)]), sep="\n")
+    return 0
+
+
+def _describe(overview: Any) -> Iterator[str]:
+    bars, number = overview["bars"], overview["inferences"]
+    if not number:
+        yield "no inference in this time"
+    else:
+        yield f"{overview['received_from'][:19]}Z to {overview['received_to'][:19]}Z"
+        yield _line("inferences", f"{number:,}", [bar["inferences"] for bar in bars])
+        yield _line("errors", _share(overview["errors"], number), [bar["errors"] for bar in bars])
+        yield _line("with predictions", _share(overview["predicted"], number), ())
+        for at, value in (overview["latency"] or {}).items():
+            spans = [(bar["latency"] or {}).get(at, 0) for bar in bars]
+            yield _line(f"latency {at}", f"{value:,.1f} ms", spans)
+    labelled = overview["other_labels"] + sum(label["inferences"] for label in overview["labels"])
+    for place, label in enumerate(overview["labels"]):
+        counts = [bar["labels"][place] for bar in bars]
+        yield _line(label["label"], _share(label["inferences"], labelled), counts)
+    if scores := overview["scores"]:
+        ends = f"{scores[0]['low']:g} to {scores[-1]['high']:g}"
+        yield _line("top scores", ends, [score["inferences"] for score in scores])
+    if overview["estimated"]:
+        of = f"{overview['sampled']:,} of {number:,} inferences"
+        yield f"Latency, labels, scores and problems are estimated from {of}."
+    waiting = {name: overview[name] for name in ("dead_letters", "parked_events")}
+    yield from (f"! {n:,} {name.replace('_', ' ')}" for name, n in waiting.items() if n)
+    for problem in overview["problems"]:
+        yield f"! {problem['inferences']:,} with {problem['property']} = '{problem['value']}'"
+
+
+def _line(name: str, value: str, numbers: Sequence[float]) -> str:
+    top = max(numbers, default=0) or 1
+    steps = [-(-number * (len(_BARS) - 1) // top) for number in numbers]
+    drawn = "".join(_BARS[int(step)] for step in steps)
+    return f"{shorten(make_printable(name), _WIDTH):<{_WIDTH}}{value:>16}  {drawn}".rstrip()
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({part / whole:.1%})"
+
+
+# Tags of the inferences that match.
+
+
+def _add_tag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the id of the model")
+    parser.add_argument("tags", nargs="+", metavar="tag", help="a tag, such as 'false alarm'")
+    what = parser.add_mutually_exclusive_group(required=True)
+    add_ids(what)
+    add_filter(what)
+    add_store(parser)
+
+
+def _tag(options: argparse.Namespace, *, removes: bool) -> int:
+    with open_store(options, IMPATIENT) as store:
+        inferences = store.model(options.model).inferences(
+            options.filter, inference_ids=options.ids
+        )
+        tagged = (inferences.untag if removes else inferences.tag)(*options.tags)
+    print(f"{tagged.changed:,} changed, {tagged.unchanged:,} were so already.")
+    for id in tagged.missing:
+        say(f"There is no inference {id!r}.")
+    for refused in tagged.refused:
+        say(f"uid:{refused.uid}: {refused.detail}")
+    for uid in tagged.remaining:
+        say(f"uid:{uid}: the time was over before its turn: send it again.")
+    return FAILED if tagged.missing or tagged.refused or tagged.remaining else 0
+
+
 MODELS: Final = Command(_add_models, _show_models)
 QUERY: Final = Command(_add_query, _query)
 COUNT: Final = Command(_add_count, _count)
 AGGREGATE: Final = Command(_add_aggregate, _aggregate)
 SAMPLE: Final = Command(_add_sample, _sample)
 GET: Final = Command(_add_get, _get)
+OVERVIEW: Final = Command(_add_overview, _show_overview)
+TAG: Final = Command(_add_tag, partial(_tag, removes=False))
+UNTAG: Final = Command(_add_tag, partial(_tag, removes=True))
