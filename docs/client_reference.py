@@ -27,7 +27,7 @@ _CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "Inference": ("values/inference.py:InferenceFields", "methods.py:InferenceMethods"),
     "Export": ("values/exports.py:ExportFields", "methods.py:ExportMethods"),
     "Blob": ("blob.py:Blob",),
-    "Retries": ("retries.py:Retries",),
+    "Retries": ("settings.py:Retries",),
     "Question": ("question.py:QuestionOptions",),
 }
 

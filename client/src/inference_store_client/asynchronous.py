@@ -10,9 +10,8 @@ import httpx
 
 from inference_store_client import methods
 from inference_store_client.http_clients import open_http
-from inference_store_client.retries import DEFAULT_RETRIES, Retries
-from inference_store_client.settings import ClientSettings, find_settings
-from inference_store_client.transport import TIMEOUT, HttpTransport, Jobs
+from inference_store_client.settings import ClientSettings
+from inference_store_client.transport import TIMEOUT, Awaited, HttpTransport, Jobs
 
 T = TypeVar("T")
 
@@ -70,22 +69,20 @@ class AsyncTransport(HttpTransport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncExport(methods.ExportMethods["AsyncExport"], methods.Awaited):
+class AsyncExport(methods.ExportMethods["AsyncExport"], Awaited):
     """An export as it was when it was read; each method asks the store again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncInference(methods.InferenceMethods, methods.Awaited):
+class AsyncInference(methods.InferenceMethods, Awaited):
     """One datum and what the model answered, and what can be done with them."""
 
 
-class AsyncGroups(methods.GroupsMethods, methods.Awaited):
+class AsyncGroups(methods.GroupsMethods, Awaited):
     """The inferences that match, by groups."""
 
 
-class AsyncInferences(
-    methods.InferencesMethods[AsyncInference, AsyncGroups, AsyncExport], methods.Awaited
-):
+class AsyncInferences(methods.InferencesMethods[AsyncInference, AsyncGroups, AsyncExport], Awaited):
     """The inferences that match. Building one sends nothing; each method sends a new request."""
 
     _inference, _groups, _export = AsyncInference, AsyncGroups, AsyncExport
@@ -94,13 +91,16 @@ class AsyncInferences(
         return self.stream()
 
 
-class AsyncModel(methods.ModelMethods[AsyncInference, AsyncInferences], methods.Awaited):
+class AsyncModel(methods.ModelMethods[AsyncInference, AsyncInferences], Awaited):
     """One model of the store. Making one asks nothing."""
 
     _inference, _inferences = AsyncInference, AsyncInferences
 
 
-class AsyncStore(methods.StoreMethods[AsyncModel, AsyncInferences, AsyncExport], methods.Awaited):
+class AsyncStore(
+    methods.StoreMethods[AsyncModel, AsyncInferences, AsyncExport, httpx.AsyncClient],
+    Awaited,
+):
     """An Inference Store.
 
     `url` and `key` default to INFERENCE_STORE_URL and INFERENCE_STORE_KEY, and then to
@@ -109,21 +109,7 @@ class AsyncStore(methods.StoreMethods[AsyncModel, AsyncInferences, AsyncExport],
     """
 
     _model, _inferences, _export = AsyncModel, AsyncInferences, AsyncExport
-    _transport: AsyncTransport
-
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        *,
-        retries: Retries = DEFAULT_RETRIES,
-        http_client: httpx.AsyncClient | None = None,
-    ) -> None:
-        self._transport = AsyncTransport(find_settings(url, key, retries=retries), http_client)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._transport.close()
+    _make_transport = AsyncTransport
 
     async def __aenter__(self) -> Self:
         return self

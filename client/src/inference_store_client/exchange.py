@@ -13,7 +13,7 @@ from .decoding import decode
 from .errors import Redirected, StoreError, UnexpectedAnswer, make_refusal
 from .origin import Origin
 from .requests import ANY, Request
-from .retries import read_retry_after
+from .settings import read_retry_after
 from .transport import Response, Transport
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})

@@ -24,7 +24,6 @@ from inference_store_client.transport import Response, Transport
 from inference_store_client.values.answers import Listing
 from inference_store_client.values.exports import (
     ENDED,
-    ErasedMember,
     ExportBlobs,
     ExportFields,
     ExportPart,
@@ -197,12 +196,6 @@ async def list_parts(transport: Transport, id: UUID) -> Rows[ExportPart]:
     """Return every part. The store notes that the caller was given links."""
     path = make_path("exports", str(id), "parts")
     return await collect(read_list(transport, path, Listing[ExportPart]))
-
-
-async def list_erased(transport: Transport, id: UUID) -> Rows[ErasedMember]:
-    """Return what erasures took of an export."""
-    path = make_path("exports", str(id), "erased")
-    return await collect(read_list(transport, path, Listing[ErasedMember]))
 
 
 async def download(

@@ -5,32 +5,23 @@ classes from these: those of `sync` run it to its end, since their transport blo
 """
 
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Callable,
-    Coroutine,
-    Iterator,
     Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial, wraps
-from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Generic,
-    ParamSpec,
     Self,
     TypeAlias,
     TypeVar,
     Unpack,
-    get_args,
-    overload,
 )
 from uuid import UUID
 
@@ -39,12 +30,17 @@ from inference_store_client.aggregating import Grouping, Measure, aggregate
 from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
-from inference_store_client.decoding import decode
 from inference_store_client.errors import SettingsError
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
 from inference_store_client.requests import make_path, make_request
+from inference_store_client.settings import (
+    DEFAULT_RETRIES,
+    ClientSettings,
+    Retries,
+    find_settings,
+)
 from inference_store_client.streaming import (
     collect,
     make_pandas,
@@ -53,7 +49,13 @@ from inference_store_client.streaming import (
 )
 from inference_store_client.tables import Rows
 from inference_store_client.times import Time
-from inference_store_client.transport import Transport
+from inference_store_client.transport import (
+    Asking,
+    HttpTransport,
+    Transport,
+    asks,
+    yields,
+)
 from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
 from inference_store_client.values.exports import (
     ErasedMember,
@@ -71,103 +73,14 @@ from inference_store_client.values.overview import Overview
 if TYPE_CHECKING:
     from inference_store_client.datasets import DatasetSummary
 
-T = TypeVar("T")
-P = ParamSpec("P")
-AwaitedT = TypeVar("AwaitedT")
 ExportT = TypeVar("ExportT", bound=ExportFields)
 GroupsT = TypeVar("GroupsT")
 InferenceT = TypeVar("InferenceT")
 InferencesT = TypeVar("InferencesT")
 ModelT = TypeVar("ModelT")
+HttpT = TypeVar("HttpT")
 Folder: TypeAlias = str | PathLike[str]
 Classes: TypeAlias = Sequence[str] | None
-
-
-class Asking:
-    """What asks a store."""
-
-    __slots__ = ()
-    _transport: Transport
-
-    def _maker(self, kind: type[T]) -> Callable[[Any], T]:
-        """Return what makes something that asks the same store of a value of the API."""
-        return partial(decode, kind, _transport=self._transport)
-
-
-class Blocking(Asking):
-    """Its methods return results and iterators."""
-
-    __slots__ = ()
-
-
-class Awaited(Asking):
-    """Its methods return coroutines and asynchronous iterators."""
-
-    __slots__ = ()
-
-
-class Method(Generic[P, T, AwaitedT]):
-    """A method that is awaited; of what is Blocking, `perform` takes it to its end."""
-
-    def __init__(
-        self, method: Callable[..., Any], perform: Callable[[Any], Any], result: Any
-    ) -> None:
-        """`result`: what it returns then."""
-
-        @wraps(method)
-        def block(owner: Any, *args: Any, **options: Any) -> Any:
-            return perform(method(owner, *args, **options))
-
-        vars(block)["__signature__"] = signature(method).replace(return_annotation=result)
-        self._method, self._block = method, block
-
-    @overload
-    def __get__(self, owner: Blocking, kind: Any) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, owner: Awaited, kind: Any) -> Callable[P, AwaitedT]: ...
-    @overload
-    def __get__(self, owner: None, kind: Any) -> Callable[..., Any]: ...
-    def __get__(self, owner: Any, kind: Any) -> Any:
-        chosen: Any = self._block if issubclass(kind, Blocking) else self._method
-        return chosen.__get__(owner, kind)
-
-
-def run(steps: Coroutine[Any, Any, T]) -> T:
-    """Take a coroutine to its end: with a transport that blocks, it never waits."""
-    try:
-        steps.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("a transport that blocks does not wait for a loop")
-
-
-def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield what an asynchronous generator yields, as `run` does."""
-    try:
-        while True:
-            try:
-                item = run(items.__anext__())
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        run(items.aclose())
-
-
-def asks(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Method[P, T, Coroutine[Any, Any, T]]:
-    """Make a method of a coroutine."""
-    return Method(method, run, method.__annotations__["return"])
-
-
-def yields(
-    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
-) -> Method[P, Iterator[T], AsyncIterator[T]]:
-    """Make a method of an asynchronous generator."""
-    [item] = get_args(method.__annotations__["return"])
-    return Method(method, iterate, Iterator[item])  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +122,8 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
     @asks
     async def list_erased(self) -> Rows[ErasedMember]:
         """Return what erasures took of it, the earliest first: erase it in your copies too."""
-        return await exporting.list_erased(self._transport, self.id)
+        path = make_path("exports", str(self.id), "erased")
+        return await collect(reading.read_list(self._transport, path, Listing[ErasedMember]))
 
     @asks
     async def cancel(self) -> ExportT:
@@ -512,12 +426,30 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         return f"{type(self).__name__}({self.model_id!r})"
 
 
-class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
+class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT, HttpT]):
     """An Inference Store."""
 
+    _transport: HttpTransport
+    _make_transport: Callable[[ClientSettings, HttpT | None], HttpTransport]
     _model: Callable[[Transport, str], ModelT]
     _inferences: Callable[[Transport, Question], InferencesT]
     _export: type[ExportT]
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        retries: Retries = DEFAULT_RETRIES,
+        http_client: HttpT | None = None,
+    ) -> None:
+        settings = find_settings(url, key, retries=retries)
+        self._transport = type(self)._make_transport(settings, http_client)
+
+    @asks
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
 
     def model(self, model_id: str) -> ModelT:
         """Return a model; nothing is asked yet."""

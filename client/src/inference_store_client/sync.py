@@ -11,15 +11,14 @@ import httpx
 
 from inference_store_client import methods
 from inference_store_client.http_clients import open_http
-from inference_store_client.retries import DEFAULT_RETRIES, Retries
-from inference_store_client.settings import ClientSettings, find_settings
-from inference_store_client.transport import MOST_JOBS, TIMEOUT, HttpTransport, Jobs
+from inference_store_client.settings import ClientSettings
+from inference_store_client.transport import MOST_JOBS, TIMEOUT, Blocking, HttpTransport, Jobs, run
 
 T = TypeVar("T")
 
 
 class BlockingTransport(HttpTransport):
-    """Blocks, so that its coroutines never wait: `methods.run` takes each to its end."""
+    """Blocks, so that its coroutines never wait: `run` takes each to its end."""
 
     http: httpx.Client
 
@@ -54,26 +53,26 @@ class BlockingTransport(HttpTransport):
 
         threads = ThreadPoolExecutor(MOST_JOBS)
         try:
-            yield Jobs(lambda steps: threads.submit(lambda: methods.run(steps())), finish)
+            yield Jobs(lambda steps: threads.submit(lambda: run(steps())), finish)
         finally:
             threads.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export(methods.ExportMethods["Export"], methods.Blocking):
+class Export(methods.ExportMethods["Export"], Blocking):
     """An export as it was when it was read; each method asks the store again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inference(methods.InferenceMethods, methods.Blocking):
+class Inference(methods.InferenceMethods, Blocking):
     """One datum and what the model answered, and what can be done with them."""
 
 
-class Groups(methods.GroupsMethods, methods.Blocking):
+class Groups(methods.GroupsMethods, Blocking):
     """The inferences that match, by groups."""
 
 
-class Inferences(methods.InferencesMethods[Inference, Groups, Export], methods.Blocking):
+class Inferences(methods.InferencesMethods[Inference, Groups, Export], Blocking):
     """The inferences that match. Building one sends nothing; each method sends a new request."""
 
     _inference, _groups, _export = Inference, Groups, Export
@@ -92,13 +91,13 @@ class Inferences(methods.InferencesMethods[Inference, Groups, Export], methods.B
         return self.stream()
 
 
-class Model(methods.ModelMethods[Inference, Inferences], methods.Blocking):
+class Model(methods.ModelMethods[Inference, Inferences], Blocking):
     """One model of the store. Making one asks nothing."""
 
     _inference, _inferences = Inference, Inferences
 
 
-class Store(methods.StoreMethods[Model, Inferences, Export], methods.Blocking):
+class Store(methods.StoreMethods[Model, Inferences, Export, httpx.Client], Blocking):
     """An Inference Store.
 
     `url` and `key` default to INFERENCE_STORE_URL and INFERENCE_STORE_KEY, and then to
@@ -107,21 +106,7 @@ class Store(methods.StoreMethods[Model, Inferences, Export], methods.Blocking):
     """
 
     _model, _inferences, _export = Model, Inferences, Export
-    _transport: BlockingTransport
-
-    def __init__(
-        self,
-        url: str | None = None,
-        key: str | None = None,
-        *,
-        retries: Retries = DEFAULT_RETRIES,
-        http_client: httpx.Client | None = None,
-    ) -> None:
-        self._transport = BlockingTransport(find_settings(url, key, retries=retries), http_client)
-
-    def close(self) -> None:
-        """Close the connections."""
-        methods.run(self._transport.close())
+    _make_transport = BlockingTransport
 
     def __enter__(self) -> Self:
         return self

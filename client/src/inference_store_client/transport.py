@@ -7,14 +7,35 @@ without one: its transport blocks, so that its coroutines never wait.
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from functools import partial, wraps
+from inspect import signature
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from .decoding import decode
 from .errors import ConnectionFailed, SettingsError
 from .json_text import Json, read_json
 from .requests import Request
@@ -192,3 +213,97 @@ def _has_final_cause(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+# Methods that are coroutines: awaited, or run to their end.
+
+T = TypeVar("T")
+P = ParamSpec("P")
+AwaitedT = TypeVar("AwaitedT")
+
+
+class Asking:
+    """What asks a store."""
+
+    __slots__ = ()
+    _transport: Transport
+
+    def _maker(self, kind: type[T]) -> Callable[[Any], T]:
+        """Return what makes something that asks the same store of a value of the API."""
+        return partial(decode, kind, _transport=self._transport)
+
+
+class Blocking(Asking):
+    """Its methods return results and iterators."""
+
+    __slots__ = ()
+
+
+class Awaited(Asking):
+    """Its methods return coroutines and asynchronous iterators."""
+
+    __slots__ = ()
+
+
+class Method(Generic[P, T, AwaitedT]):
+    """A method that is awaited; of what is Blocking, `perform` takes it to its end."""
+
+    def __init__(
+        self, method: Callable[..., Any], perform: Callable[[Any], Any], result: Any
+    ) -> None:
+        """`result`: what it returns then."""
+
+        @wraps(method)
+        def block(owner: Any, *args: Any, **options: Any) -> Any:
+            return perform(method(owner, *args, **options))
+
+        vars(block)["__signature__"] = signature(method).replace(return_annotation=result)
+        self._method, self._block = method, block
+
+    @overload
+    def __get__(self, owner: Blocking, kind: Any) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, owner: Awaited, kind: Any) -> Callable[P, AwaitedT]: ...
+    @overload
+    def __get__(self, owner: None, kind: Any) -> Callable[..., Any]: ...
+    def __get__(self, owner: Any, kind: Any) -> Any:
+        chosen: Any = self._block if issubclass(kind, Blocking) else self._method
+        return chosen.__get__(owner, kind)
+
+
+def run(steps: Coroutine[Any, Any, T]) -> T:
+    """Take a coroutine to its end: with a transport that blocks, it never waits."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a transport that blocks does not wait for a loop")
+
+
+def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield what an asynchronous generator yields, as `run` does."""
+    try:
+        while True:
+            try:
+                item = run(items.__anext__())
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        run(items.aclose())
+
+
+def asks(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Method[P, T, Coroutine[Any, Any, T]]:
+    """Make a method of a coroutine."""
+    return Method(method, run, method.__annotations__["return"])
+
+
+def yields(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Method[P, Iterator[T], AsyncIterator[T]]:
+    """Make a method of an asynchronous generator."""
+    [item] = get_args(method.__annotations__["return"])
+    return Method(method, iterate, Iterator[item])  # type: ignore[valid-type]

@@ -10,8 +10,7 @@ from inference_store_client.errors import ConnectionFailed
 from inference_store_client.origin import Origin
 from inference_store_client.question import Question
 from inference_store_client.requests import Request
-from inference_store_client.retries import Retries
-from inference_store_client.settings import ClientSettings
+from inference_store_client.settings import ClientSettings, Retries
 from inference_store_client.transport import Jobs, Response, Transport
 from tests.both_clients import make_item
 

@@ -39,7 +39,7 @@ from inference_store_client import (
     meta,
     tables,
 )
-from inference_store_client.retries import DEFAULT_RETRIES, read_retry_after
+from inference_store_client.settings import DEFAULT_RETRIES, read_retry_after
 from inference_store_client.tables import Rows
 from inference_store_client.values.answers import Page
 from inference_store_client.values.models import Registration
@@ -326,7 +326,7 @@ async def test_any_route_is_asked_with_exact_numbers(client: Client) -> None:
         await client.ask(lambda: store.request("GET", "https://other.example/v1/me"))
 
 
-async def test_a_link_gets_no_key_and_one_that_has_expired_is_read_through_the_api(
+async def test_a_key_stays_at_its_origin(
     client: Client,
 ) -> None:
     """Neither a link nor a redirect carries a key elsewhere, nor what else the client sends."""

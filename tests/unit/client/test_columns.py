@@ -20,9 +20,9 @@ from nanoarrow.ipc import StreamWriter
 from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
 from inference_store_client.columns import MessageDecoder, MessageKind, read_columns, stream_csv
-from inference_store_client.methods import iterate, run
 from inference_store_client.previewing import MOST_PICTURES
 from inference_store_client.streaming import LineDecoder, Restart
+from inference_store_client.transport import iterate, run
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 from .datasets.fake_pictures import make_prediction

@@ -21,12 +21,11 @@ from inference_store.export.part_formats import PART_FORMATS
 from inference_store_client import ExportFailed, SettingsError
 from inference_store_client.decoding import decode
 from inference_store_client.exporting import stream_part
-from inference_store_client.methods import iterate
 from inference_store_client.origin import Origin
 from inference_store_client.requests import Request
 from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import Restart
-from inference_store_client.transport import Response
+from inference_store_client.transport import Response, iterate
 from inference_store_client.values.exports import ExportFormat, ExportPart
 from tests.both_clients import Client, Recorded
 from tests.largest_file import largest_file

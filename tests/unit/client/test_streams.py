@@ -20,11 +20,10 @@ from inference_store_client import (
 from inference_store_client.command_line.tail import Event, EventDecoder, follow
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed
-from inference_store_client.methods import iterate
 from inference_store_client.question import Question
 from inference_store_client.requests import Request, make_request
 from inference_store_client.streaming import LineDecoder, read_line, stream
-from inference_store_client.transport import Response
+from inference_store_client.transport import Response, iterate
 from inference_store_client.values.inference import InferenceFields
 from tests.both_clients import make_problem
 

@@ -8,7 +8,7 @@ from typing import Final
 from inference_store_client.errors import SettingsError
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.requests import make_path
-from inference_store_client.retries import DEFAULT_RETRIES, Retries
+from inference_store_client.settings import DEFAULT_RETRIES, Retries
 from inference_store_client.sync import Store
 from inference_store_client.times import read_time
 
@@ -115,17 +115,13 @@ def open_store(options: argparse.Namespace, retries: Retries = DEFAULT_RETRIES) 
 
 
 def make_question(
-    options: argparse.Namespace,
-    columns: Sequence[str] | None = None,
-    *,
-    sort: str = NEWEST_FIRST,
-    since: datetime | None = None,
+    options: argparse.Namespace, columns: Sequence[str] | None = None, *, sort: str = NEWEST_FIRST
 ) -> Question:
     """Return the question of the arguments; `columns` None: all of an inference."""
     return Question(
         path=make_path("models", options.model, "inferences"),
         filter=options.filter,
-        since=options.since or since,
+        since=options.since,
         until=options.until,
         unknown_keys=options.unknown_keys,
         sort=sort,

@@ -8,10 +8,9 @@ from typing import Any, Final
 from inference_store_client.command_line.printing import write_line
 from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json, write_count
-from inference_store_client.methods import run
 from inference_store_client.reading import request_any, require_object
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.transport import Transport
+from inference_store_client.transport import Transport, run
 
 from .arguments import IMPATIENT, add_filter, add_ids, add_store, open_store
 from .ending import FAILED, say

@@ -21,11 +21,10 @@ from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.datasets.writing import make_dataset_request, write_dataset
 from inference_store_client.errors import SettingsError, import_extra
 from inference_store_client.json_text import write_count
-from inference_store_client.methods import iterate, run
 from inference_store_client.private_files import NewFile
 from inference_store_client.question import Question
 from inference_store_client.streaming import Chunk, Restart, stream
-from inference_store_client.transport import Transport
+from inference_store_client.transport import Transport, iterate, run
 
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
@@ -115,16 +114,7 @@ class ExportFormat:
     needs: Mapping[str, str]
     """Modules, and the extra that installs each."""
     convert: Callable[[IO[bytes], str], None] | None = None
-
-    def require(self) -> None:
-        """Raise SettingsError if something is not installed: before anything is asked."""
-        for name, extra in self.needs.items():
-            import_extra(name, extra)
-
-    def finish(self, file: NewFile) -> None:
-        """Make the bytes that came into the file."""
-        if self.convert is not None:
-            file.convert(self.convert)
+    """Makes the bytes that came into the file."""
 
 
 def find_ending(output: Path) -> str | None:
@@ -230,7 +220,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_export(options: argparse.Namespace) -> int:
     """Write the file. It appears when it is whole."""
-    _refuse_standard_output(options.output)
+    if str(options.output) == "-":
+        raise SettingsError("- is no ordinary file: name one; `query` prints lines of JSON")
     if options.force and (options.job or options.format in DATASETS):
         raise SettingsError(f"--force replaces a file alone: remove {options.output} first")
     if options.job:
@@ -241,7 +232,8 @@ def run_export(options: argparse.Namespace) -> int:
     if options.format in DATASETS:
         return _write_dataset(options)
     export_format = FORMATS[options.format or _find_format(options.output)]
-    export_format.require()
+    for name, extra in export_format.needs.items():  # before anything is asked
+        import_extra(name, extra)
     _check_output(options.output, force=options.force)
     question = make_question(options, options.columns)
     with (
@@ -255,7 +247,8 @@ def run_export(options: argparse.Namespace) -> int:
             else:
                 file.write(chunk.content)
             progress.accept(chunk)
-        export_format.finish(file)
+        if export_format.convert is not None:
+            file.convert(export_format.convert)
         file.publish()
     say(f"{progress.describe()}: {options.output}")
     return 0
@@ -279,11 +272,6 @@ def _find_format(output: Path) -> str:
     if ending is None:
         raise SettingsError(f"{output} does not say its format: --format {'|'.join(_ALL)}")
     return ending
-
-
-def _refuse_standard_output(path: Path) -> None:
-    if str(path) == "-":
-        raise SettingsError("- is no ordinary file: name one; `query` prints lines of JSON")
 
 
 def _check_output(path: Path, *, force: bool) -> None:

@@ -13,11 +13,11 @@ from uuid import UUID
 from inference_store_client import exporting
 from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
 from inference_store_client.json_text import write_count
-from inference_store_client.methods import run
 from inference_store_client.reading import fetch, read_list
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.streaming import collect
 from inference_store_client.sync import Export
+from inference_store_client.transport import run
 from inference_store_client.values.exports import ExportBlobs, ExportFormat, ExportPart
 
 from .arguments import IMPATIENT, REFUSE, add_store, open_store, parse_size

@@ -10,7 +10,6 @@ from typing import Any, Final, TextIO
 from inference_store_client.aggregating import Grouping, aggregate
 from inference_store_client.errors import SettingsError
 from inference_store_client.json_text import read_json
-from inference_store_client.methods import iterate, run
 from inference_store_client.question import NEWEST_FIRST
 from inference_store_client.reading import (
     count,
@@ -24,6 +23,7 @@ from inference_store_client.reading import (
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.streaming import collect
 from inference_store_client.tables import make_printable, shorten
+from inference_store_client.transport import iterate, run
 
 from .arguments import (
     IMPATIENT,

@@ -13,7 +13,6 @@ import httpx
 
 from inference_store_client.errors import SettingsError, UnexpectedAnswer
 from inference_store_client.http_clients import open_http
-from inference_store_client.methods import run
 from inference_store_client.reading import request_any
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.settings import ClientSettings, find_origin, find_settings, get_cache
@@ -26,6 +25,7 @@ from inference_store_client.sign_in import (
     wait_for_tokens,
 )
 from inference_store_client.sync import BlockingTransport, Store
+from inference_store_client.transport import run
 
 from .arguments import add_url
 from .ending import FAILED, say

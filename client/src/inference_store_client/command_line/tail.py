@@ -18,11 +18,10 @@ from inference_store_client.errors import (
     make_refusal,
 )
 from inference_store_client.exchange import open_content
-from inference_store_client.methods import iterate
 from inference_store_client.question import Question
 from inference_store_client.reading import read_items
 from inference_store_client.requests import Request, make_path, make_request
-from inference_store_client.transport import Transport
+from inference_store_client.transport import Transport, iterate
 from inference_store_client.values.answers import Problem
 
 from .arguments import (
@@ -198,7 +197,7 @@ class Tail:
         """Show the last arrivals that were not shown, in the order of their arrival."""
         columns = choose_columns(self.options)
         since = datetime.now(UTC) - timedelta(days=1)
-        question = make_question(self.options, columns, sort=_BY_ARRIVAL, since=since)
+        question = replace(make_question(self.options, columns, sort=_BY_ARRIVAL), since=since)
         if self.has_begun:
             question = replace(question, unknown_keys=_LATER)
         items = list(self._read(question, limit))
