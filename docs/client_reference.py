@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 # Types that both halves of the client fill in: `InferenceT`.
 _PARAMETERS: Final = re.compile(r"\b(Export|Groups|Inference|Inferences|Model)T\b")
 Row: TypeAlias = tuple[str, str]
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 SOURCE: Final = Path(__file__).parents[1] / "client" / "src" / "inference_store_client"
 # Functions of the filters that a program has no need of.
 _INNER: Final = frozenset({"encode_filter", "join_filters", "make_node", "make_operation"})
@@ -26,7 +27,7 @@ _CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "Inference": ("values/inference.py:InferenceFields", "methods.py:InferenceMethods"),
     "Export": ("values/exports.py:ExportFields", "methods.py:ExportMethods"),
     "Blob": ("blob.py:Blob",),
-    "Retries": ("retries.py:Retries",),
+    "Retries": ("settings.py:Retries",),
     "Question": ("question.py:QuestionOptions",),
 }
 
@@ -45,14 +46,14 @@ def _list_members(kind: ast.ClassDef) -> Iterator[Row]:
     """Yield the public members of a class: of one that is overloaded, the last."""
     rows: dict[str, Row] = {}
     for statement, after in zip(kind.body, [*kind.body[1:], None], strict=True):
-        if isinstance(statement, ast.FunctionDef):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             rows[statement.name] = _describe_function(statement)
         elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             rows[statement.target.id] = _describe_field(statement, after)
     yield from (row for name, row in rows.items() if not name.startswith("_"))
 
 
-def _describe_function(function: ast.FunctionDef) -> Row:
+def _describe_function(function: Function) -> Row:
     if function.returns and any(
         ast.unparse(each) == "property" for each in function.decorator_list
     ):
@@ -71,21 +72,15 @@ def _describe_field(statement: ast.AnnAssign, after: ast.stmt | None) -> Row:
     return _code(ast.unparse(statement.target)), hint
 
 
-def _write_signature(function: ast.FunctionDef) -> str:
+def _write_signature(function: Function) -> str:
     words = ast.unparse(function.args).removeprefix("self").removeprefix(", /").removeprefix(", ")
     result = "" if function.returns is None else f" -> {_write_result(function.returns)}"
     return f"{function.name}({words}){result}"
 
 
 def _write_result(hint: ast.expr) -> str:
-    """Return what a method of `Store` and so on returns; its steps are not shown."""
-    match hint:
-        case ast.Subscript(ast.Name("Steps"), result):
-            text = ast.unparse(result)
-        case ast.Subscript(ast.Name("Deliveries"), item):
-            text = f"Iterator[{ast.unparse(item)}]"
-        case _:
-            text = ast.unparse(hint)
+    """Return what a method of `Store` and so on returns: of one that yields, an iterator."""
+    text = ast.unparse(hint).replace("AsyncIterator", "Iterator")
     return _PARAMETERS.sub(r"\1", text).strip("'")
 
 
@@ -131,7 +126,7 @@ def _parse(path: str) -> ast.Module:
     return ast.parse((SOURCE / path).read_text())
 
 
-def _sentence(node: ast.FunctionDef | ast.ClassDef) -> str:
+def _sentence(node: Function | ast.ClassDef) -> str:
     """Return the first paragraph of a docstring in one line."""
     return _join((ast.get_docstring(node) or "").split("\n\n", maxsplit=1)[0])
 

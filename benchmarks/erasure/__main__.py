@@ -8,12 +8,12 @@ import argparse
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import count as numbers
-from statistics import median
 from typing import Any, Final
 
 from minio.commonconfig import ENABLED
@@ -23,7 +23,6 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate, unique
-from tests.servers.machine import memory_folder
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import SHARED_TEMPORARY
@@ -74,13 +73,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--events", type=int, default=200, help="a second that come in beside")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of retention")
-    parser.add_argument("--in-memory", action="store_true", help="MinIO's data, not on the disk")
     add_results_option(parser, "erasure")
     arguments = parser.parse_args(argv)
     options = {name: value for name, value in vars(arguments).items() if name != "results"}
     results: dict[str, Any] = {"machine": describe_machine(), "options": options}
-    parent = memory_folder() if arguments.in_memory else SHARED_TEMPORARY
-    with _dataset(arguments.rows) as postgres, MinioServer(parent) as minio:
+    with _dataset(arguments.rows) as postgres, MinioServer(SHARED_TEMPORARY) as minio:
         migrate(postgres.dsn_of(DATABASE))
         results |= asyncio.run(_Bench(arguments, postgres, minio).run())
     deliver(arguments.results, results, format_bars(list_bars(results)), *format_figures(results))
@@ -204,54 +201,36 @@ class _Bench:
         return erasures
 
     async def _measure_objects(self, part: str) -> dict[str, Any]:
-        bucket = _BUCKETS[part]
-        store = open_store(self._minio, bucket)
-        ways = floors.clients(store, self._minio.client(), bucket, versioned=part == "versioned")
+        store = open_store(self._minio, _BUCKETS[part])
+        erase = partial(self._erase_with_objects, store=store, bucket=_BUCKETS[part])
         rounds = []
         async with self._run_retention() as eraser:
             for _ in range(self._sizes.rounds):
-                erased = await self._erase_with_objects(eraser, store, bucket, self._sizes.sample)
-                figures: dict[str, Any] = {"erased": _print_erased(erased)}
-                for name in ways:
-                    figures |= await self._measure_alone(name, ways, store, self._sizes.sample)
-                rounds.append(figures)
+                figures = {"erased": _print_erased(await erase(eraser, self._sizes.sample))}
+                rounds.append(figures | await self._measure_alone(part, store, self._sizes.sample))
         async with self._run_retention() as eraser:
-            large = await self._erase_with_objects(eraser, store, bucket, self._sizes.inferences)
-        best = max(ways, key=lambda name: median(figures[name] for figures in rounds))
-        alone = await self._measure_alone(best, ways, store, self._sizes.inferences)
-        return {
-            "rounds": rounds,
-            "large": _print_erased(large),
-            "client": best,
-            "floor": alone.pop(best),
-            **alone,
-        }
+            large = _print_erased(await erase(eraser, self._sizes.inferences))
+        alone = await self._measure_alone(part, store, self._sizes.inferences)
+        return {"rounds": rounds, "large": {"erased": large, **alone}}
 
-    async def _measure_alone(
-        self, name: str, ways: Mapping[str, floors.Delete], store: S3Store, count: int
-    ) -> dict[str, float]:
-        """Objects a second of so many inferences that a bare client deletes, by its name; and, if
-        they have versions, that it lists."""
-        events = self._make_events(count)
+    async def _measure_alone(self, part: str, store: S3Store, count: int) -> dict[str, Any]:
+        """Objects a second of so many inferences that a bare client deletes; and, if they have
+        versions, that it lists."""
+        events, client, bucket = self._make_events(count), self._minio.client(), _BUCKETS[part]
         objects = await asyncio.to_thread(put_objects, store, events, data=_DATUM)
-        rates: dict[str, float] = {}
-        if objects[0].version:
-            client, bucket = self._minio.client(), _BUCKETS["versioned"]
-            listed = await asyncio.to_thread(floors.measure_lists, client, bucket, objects)
-            rates[floors.LISTED] = listed
+        is_versioned = part == "versioned"
+        rates: dict[str, Any] = {"lists": None}
+        if is_versioned:
+            rates["lists"] = await asyncio.to_thread(floors.measure_lists, client, bucket, objects)
+        delete = floors.make_delete(store, client, bucket, versioned=is_versioned)
         clock = CpuClock(self._servers)
-        rate = await asyncio.to_thread(floors.measure_bulk_deletes, ways[name], objects)
-        rates[name] = rate
+        rates["deletes"] = await asyncio.to_thread(floors.measure_bulk_deletes, delete, objects)
         cpu = 1e6 * clock.used()["minio"] / len(objects)
-        print(
-            f"  {name} by itself {rate:,.0f} objects/s of {len(objects):,}:"
-            f" minio {cpu:.0f} µs an object; {rates}",
-            flush=True,
-        )
+        print(f"  S3 by itself: minio {cpu:.0f} µs an object; {rates}", flush=True)
         return rates
 
     async def _erase_with_objects(
-        self, eraser: Eraser, store: S3Store, bucket: str, count: int
+        self, eraser: Eraser, count: int, *, store: S3Store, bucket: str
     ) -> Erased:
         events = list(self._make_events(count))
         await asyncio.to_thread(put_objects, store, events, data=_DATUM)

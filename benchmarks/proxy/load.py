@@ -34,8 +34,6 @@ class Counts:
     failed: int = 0
     answered: int = 0
     """All that were, also while it warmed up."""
-    behind: "array[float]" = field(default_factory=lambda: array("d"))
-    """Milliseconds that a free slot's call was sent after it was due: the load's own delay."""
 
 
 class Load:
@@ -75,8 +73,6 @@ class Load:
         while (due := self._began + self._number / self._rate) <= now:
             if not self._free:
                 return 0.05
-            if due >= self._counts_from and len(self._free) > 1:
-                self.counted.behind.append(1000 * (now - due))
             self._free.popleft().ask(due)
             self._number += 1
         return due - now
@@ -127,19 +123,16 @@ def main() -> None:
     # our own collections of garbage are not the server's
     gc.disable()
     load = Load(connections, arguments.rate, arguments.warming, arguments.seconds)
-    spent = time.process_time()
     try:
         load.run()
     except Broken as exc:
         sys.exit(f"{work.name} at port {arguments.port}: {exc}")
     elapsed = arguments.warming + arguments.seconds
-    busy = (time.process_time() - spent) / elapsed
-    print(json.dumps({**_format_results(load), "elapsed": elapsed, "load's share of a core": busy}))
+    print(json.dumps({**_format_results(load), "elapsed": elapsed}))
 
 
 def _format_results(load: Load) -> dict[str, float]:
     times = sorted(load.counted.milliseconds)
-    behind = sorted(load.counted.behind)
     return {
         "calls": len(times),
         "failed": load.counted.failed,
@@ -148,7 +141,6 @@ def _format_results(load: Load) -> dict[str, float]:
         "p50": percentile(times, 0.5),
         "p99": percentile(times, 0.99),
         "longest": percentile(times, 1.0),
-        "behind p99": percentile(behind, 0.99),
     }
 
 

@@ -15,10 +15,7 @@ from .measure import Figures, measure_aggregates, measure_cases, measure_look_up
 from .questions import CASES, FILTERS
 from .report import format_figures, list_bars
 
-PARTS = ("matrix", "aggregates", "mix", "partitions")
-# Of the run with many partitions.
-PARTITIONS = 60
-_BESIDE = 1_000_000
+PARTS = ("matrix", "aggregates", "mix")
 
 
 def main() -> None:
@@ -37,7 +34,7 @@ def main() -> None:
     if arguments.lines:
         arguments.parts = ("matrix",)
     bench = _Bench(arguments)
-    bench.load()
+    loaded(SIZES[arguments.size])  # outside of any event loop
     if not arguments.load_only:
         results = asyncio.run(bench.run())
         report = format_bars(list_bars(results)), format_figures(results)
@@ -47,16 +44,9 @@ def main() -> None:
 class _Bench:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._size = SIZES[arguments.size]
-        self._beside = min(_BESIDE, self._size)
         self._runs, self._seconds = arguments.runs, arguments.seconds
         self._parts, self._lines = arguments.parts, arguments.lines
         self._results: dict[str, Any] = {}
-
-    def load(self) -> None:
-        """Load the data sets that are not there: outside of any event loop."""
-        loaded(self._size)
-        if "partitions" in self._parts:
-            loaded(self._beside, PARTITIONS)
 
     async def run(self) -> dict[str, Any]:
         """Every part that is asked for, by name."""
@@ -70,13 +60,6 @@ class _Bench:
                     await self._measure_parts(asker)
             finally:
                 await restore(dsn, self._size)
-        if "partitions" in self._parts:
-            with dataset(self._beside, partitions=PARTITIONS) as (_, dsn):
-                await count_partitions(dsn)
-                async with asking(dsn) as asker:
-                    lines = await measure_look_ups(asker, runs=self._runs)
-                    lines += await self._ask(asker, self._seconds / 3, kinds=("page",))
-                self._add("partitions", lines)
         return self._results
 
     async def _measure_parts(self, asker: Asker) -> None:
@@ -90,11 +73,11 @@ class _Bench:
         if "mix" in self._parts:
             self._add("mix", await measure_mix(asker, 4 * runs, seconds=20 * seconds))
 
-    async def _ask(self, asker: Asker, seconds: float, **options: Any) -> list[Figures]:
+    async def _ask(self, asker: Asker, seconds: float) -> list[Figures]:
         cases = (*CASES, *FILTERS)
         if self._lines:
             cases = tuple(case for case in cases if any(text in case.name for text in self._lines))
-        return await measure_cases(asker, cases, runs=self._runs, seconds=seconds, **options)
+        return await measure_cases(asker, cases, runs=self._runs, seconds=seconds)
 
     def _add(self, part: str, lines: list[Figures]) -> None:
         self._results[part] = [asdict(line) for line in lines]

@@ -1,7 +1,7 @@
 """The data set, kept: a Postgres of its own whose data stay in a cache folder.
 
 Loading ten million takes the better part of an hour, asking them a few minutes. What is kept is
-known by the population's version, its size, its partitions and the schema: until a release, the
+known by the population's version, its size and the schema: until a release, the
 first migration makes what the tables say, and a database that was made before cannot be migrated.
 """
 
@@ -95,32 +95,24 @@ def folder_of(kind: str) -> Path:
 
 
 @contextmanager
-def dataset(
-    size: int, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
-) -> Iterator[tuple[PostgresServer, str]]:
+def dataset(size: int) -> Iterator[tuple[PostgresServer, str]]:
     """A server with the population, and the database's address; loaded if it is not there."""
-    folder = loaded(size, partitions)
-    with KeptPostgres(folder, {**SETTINGS, **(settings or {})}) as server:
+    with KeptPostgres(loaded(size), SETTINGS) as server:
         dsn = server.dsn_of(DATABASE)
         migrate(dsn)
         yield server, dsn
 
 
-def loaded(size: int, partitions: int | None = None) -> Path:
+def loaded(size: int) -> Path:
     """The folder of a data set, which is loaded if it is not there, in place of one of another
     schema: outside of any event loop."""
-    folder = folder_of(f"{size}" + (f"-{partitions}-partitions" if partitions else ""))
-    loaded_into(folder, size, partitions=partitions)
+    folder = folder_of(f"{size}")
+    loaded_into(folder, size)
     return folder
 
 
 def loaded_into(
-    folder: Path,
-    size: int,
-    *,
-    partitions: int | None = None,
-    models: Sequence[str] = MODELS,
-    objects: bool = True,
+    folder: Path, size: int, *, models: Sequence[str] = MODELS, objects: bool = True
 ) -> None:
     """Load a data set into a folder, unless it is there: outside of any event loop. See `load`."""
     if (folder / _LOADED).exists():
@@ -131,7 +123,7 @@ def loaded_into(
     with KeptPostgres(folder, {**SETTINGS, **_LOADING}) as server:
         dsn = server.create_database(DATABASE)
         migrate(dsn)
-        load(dsn, size, partitions=partitions, models=models, objects=objects)
+        load(dsn, size, models=models, objects=objects)
         server.execute("CHECKPOINT")
     (folder / _LOADED).touch()
 

@@ -65,10 +65,10 @@ class Filled:
         return self.lo + (self.hi - self.lo) * share
 
 
-def plan(size: int, *, partitions: int | None = None) -> list[Filled]:
+def plan(size: int) -> list[Filled]:
     """The spans of a population of that size, the oldest first: as wide as the catalogue would
-    choose, or so that there are as many."""
-    needed = timedelta(days=DAYS) / (partitions or size / TARGET)
+    choose."""
+    needed = timedelta(days=DAYS) / (size / TARGET)
     width = max((width for width in _WIDTHS if width <= needed), default=_WIDTHS[0])
     old = int(size * _OLD)
     first_lo = _EPOCH + (START - _EPOCH) // width * width
@@ -100,19 +100,12 @@ class _Job:
         return f"{self.table}_{self.filled.span.name}"
 
 
-def load(
-    dsn: str,
-    size: int,
-    *,
-    partitions: int | None = None,
-    models: Sequence[str] = MODELS,
-    objects: bool = True,
-) -> None:
+def load(dsn: str, size: int, *, models: Sequence[str] = MODELS, objects: bool = True) -> None:
     """Fill a migrated, empty database.
 
     `models`: whose shares are the population's, in turn. `objects`: whether the rows name any.
     """
-    filled = plan(size, partitions=partitions)
+    filled = plan(size)
     numbers = asyncio.run(_prepare(dsn, filled, models, objects=objects))
     jobs = [
         _Job(dsn, table, filled_span, numbers) for table in TABLES for filled_span in filled[::-1]

@@ -1,7 +1,7 @@
 """Runs of questions, what they come to, and the lines of the matrix."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from statistics import median
@@ -74,18 +74,13 @@ async def measure_look_ups(asker: Asker, *, runs: int) -> list[Figures]:
 
 
 async def measure_cases(
-    asker: Asker,
-    cases: Iterable[Case],
-    *,
-    runs: int,
-    seconds: float,
-    kinds: Sequence[str] = ("page", "count"),
+    asker: Asker, cases: Iterable[Case], *, runs: int, seconds: float
 ) -> list[Figures]:
     """Measure the page and the count of each case."""
     return [
         _print_line(await _measure_case(asker, case, kind, runs, seconds))
         for case in cases
-        for kind in kinds
+        for kind in ("page", "count")
         if kind in case.asks
     ]
 

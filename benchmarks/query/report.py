@@ -43,22 +43,14 @@ def _list_lines(results: Mapping[str, Any]) -> list[Line]:
 def format_figures(results: Mapping[str, Any]) -> str:
     """Return the data set, and a line for each question."""
     machine = results["machine"]
-    parts = [
+    about = (
         f"{machine['inferences']:,} inferences in {machine['partitions']} partitions,"
-        f" {machine['bytes'] / 2**30:.0f} GiB, Postgres {machine['postgres']}.",
-        _format_lines(results),
-    ]
-    if lines := results.get("partitions"):
-        rows = ((line["name"], format_ms(line["median"]), _format_p99(line)) for line in lines)
-        table = format_table("question | median ms | p99 ms", rows)
-        parts.append(f"In 60 partitions and more, up to a million inferences:\n\n{table}")
-    return "\n\n".join(parts)
-
-
-def _format_lines(results: Mapping[str, Any]) -> str:
+        f" {machine['bytes'] / 2**30:.0f} GiB, Postgres {machine['postgres']}."
+    )
     unit = next(line for line in results["look-ups"] if line["kind"] == "unit")["median"]
     head = "question | | median ms | p99 ms | bar | of a look-up by key | rows"
-    return format_table(head, (_list_cells(line, unit) for line in _list_lines(results)))
+    table = format_table(head, (_list_cells(line, unit) for line in _list_lines(results)))
+    return f"{about}\n\n{table}"
 
 
 def _list_cells(line: Line, unit: float) -> Iterable[str]:

@@ -48,7 +48,7 @@ from .filters import s_disjoint as s_disjoint
 from .filters import s_intersects as s_intersects
 from .filters import s_within as s_within
 from .filters import sent as sent
-from .retries import Retries as Retries
+from .settings import Retries as Retries
 from .sync import Export as Export
 from .sync import Groups as Groups
 from .sync import Inference as Inference

@@ -1,4 +1,4 @@
-"""Measures of the inferences that match, by groups. No I/O."""
+"""Measures of the inferences that match, by groups."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from inference_store_client.commands import Steps
 from inference_store_client.errors import SettingsError, warn
 from inference_store_client.json_text import write_count
 from inference_store_client.question import Question
@@ -14,6 +13,7 @@ from inference_store_client.reading import fetch
 from inference_store_client.requests import make_request
 from inference_store_client.tables import Rows
 from inference_store_client.times import format_duration
+from inference_store_client.transport import Transport
 from inference_store_client.values.answers import Aggregate
 
 Measure: TypeAlias = str | Mapping[str, Any]
@@ -39,12 +39,13 @@ class Grouping:
         return {"group_by": groups, **{name: v for name, v in more.items() if v is not None}}
 
 
-def aggregate(
+async def aggregate(
+    transport: Transport,
     question: Question,
     grouping: Grouping,
     measures: Sequence[Measure],
     named: Mapping[str, Measure],
-) -> Steps[Rows[dict[str, Any]]]:
+) -> Rows[dict[str, Any]]:
     """Return a row for each group: its keys, and its measures. Without a measure: the counts."""
     if question.limit is not None:
         raise SettingsError("measures are of all that match: leave `limit` and `sample` out")
@@ -56,7 +57,7 @@ def aggregate(
         "measures": asked or [{"function": "count"}],
     }
     request = make_request("POST", f"{question.path}/aggregate", body=body)
-    answer = yield from fetch(Aggregate, request)
+    answer = await fetch(transport, Aggregate, request)
     warn(answer.warnings)
     if answer.others.groups:
         groups = write_count(answer.others.groups, "group")

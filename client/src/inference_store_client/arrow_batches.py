@@ -12,14 +12,6 @@ _WARNINGS: Final = b"warnings"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A record batch: how many rows it has, and what continues after them."""
-
-    length: int
-    cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class ArrowColumn:
     """A column: its name, the name of its type in Arrow, and its values."""
 
@@ -33,14 +25,13 @@ def read_array(content: bytes) -> Any:
     return _import_nanoarrow().ArrayStream.from_readable(content).read_all()
 
 
-def read_batch(content: bytes) -> Batch:
-    """Return what a stream with one batch holds."""
+def read_batch(content: bytes) -> tuple[int, str | None]:
+    """Return how many rows the one batch of a stream has, and the cursor after them."""
     array = read_array(content)
     if len(array) == 0:
-        return Batch(0, None)
+        return 0, None
     names = [member.name for member in array.schema.fields]
-    cursors = array.child(names.index(_CURSOR)).to_pylist()
-    return Batch(len(array), cursors[-1])
+    return len(array), array.child(names.index(_CURSOR)).to_pylist()[-1]
 
 
 def read_warnings(content: bytes) -> list[str]:

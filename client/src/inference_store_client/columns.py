@@ -1,25 +1,35 @@
-"""All matches as columns, in Arrow: resumed after the last whole batch. No I/O.
+"""All matches as a file, in Arrow or CSV: resumed after the last whole batch or record.
 
 Batches come from one answer or from several that have the same columns. If a key came meanwhile, so
 that a later answer has other columns, the stream begins again.
 """
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import IntEnum
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from inference_store_client.errors import warn
-from inference_store_client.streaming import Chunk, Position, Restart, collect, resume, take_head
+from inference_store_client.streaming import (
+    CUT,
+    Chunk,
+    LineDecoder,
+    Position,
+    Restart,
+    collect,
+    resume,
+    take_head,
+)
 
 from .arrow_batches import list_columns, read_batch, read_warnings
-from .commands import Deliver, Deliveries, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import MOST_OF_A_PAGE, Question
-from .requests import ARROW, Request
-from .streaming import CUT
+from .reading import read_filled_page
+from .requests import ARROW, CSV, Request
+from .transport import Response, Transport
 
 # Cuts a stream of bytes into the messages of Arrow IPC, without decoding them.
 #
@@ -111,29 +121,30 @@ def _find_field(head: bytes, number: int) -> int:
     return table + offset if offset else 0
 
 
-CHANGED: Final = "the columns have changed since the stream began"
-
-
-def read_columns(question: Question) -> Steps[bytes]:
+async def read_columns(transport: Transport, question: Question) -> bytes:
     """Return all matches as an Arrow IPC stream, or the columns that are its fields.
 
     Raises StreamIncomplete, or the store's refusal.
     """
-    chunks = yield from collect(stream_columns(question))
+    chunks = await collect(stream_columns(transport, question))
     return b"".join(chunk.content for chunk in chunks)
 
 
-def stream_columns(question: Question) -> Deliveries[Chunk | Restart]:
-    """Deliver the pieces of an Arrow IPC stream: a Chunk each, or RESTART."""
+async def stream_columns(
+    transport: Transport, question: Question
+) -> AsyncGenerator[Chunk | Restart, None]:
+    """Yield the pieces of an Arrow IPC stream: a Chunk each, or RESTART."""
     position = Position(question.limit)
+    ask = partial(_make_request, question, position)
     while True:
         before = position.received
-        yield from resume(partial(_make_request, question, position), _read_messages, position)
+        async for item in resume(transport, ask, _read_messages, position):
+            yield item
         # The store takes a limit of a page; a sample it sends as a whole.
         is_whole = question.limit is None or question.seed is not None
         if is_whole or position.is_full or position.received == before:
             break
-    yield Deliver([Chunk(END)])
+    yield Chunk(END)
 
 
 def _make_request(question: Question, position: Position, cursor: str | None) -> Request:
@@ -142,38 +153,85 @@ def _make_request(question: Question, position: Position, cursor: str | None) ->
     return question.query_request(cursor, limit=limit, accept=ARROW)
 
 
-def _read_messages(position: Position) -> Steps[Failure | None]:
+async def _read_messages(response: Response, position: Position) -> AsyncIterator[Chunk | Restart]:
     decoder = MessageDecoder()
-    while True:
-        piece = yield Read()
-        if isinstance(piece, Failure):
-            return piece
-        if not piece:
-            return Failure(ConnectionFailed(CUT))
-        assert isinstance(piece, bytes)
+    async for piece in response.pieces:
         for message in decoder.feed(piece):
             if message.kind == MessageKind.END:
-                return None
-            if not (yield from _take(message, position)):
-                return Failure(ConnectionFailed(CHANGED))
+                return
+            if message.kind == MessageKind.SCHEMA:
+                async for item in _take_schema(message.content, position):
+                    yield item
+                continue
+            assert position.head is not None
+            length, cursor = read_batch(position.head + message.content + END)
+            if cursor is not None:
+                position.received += length
+                position.move(cursor)
+                yield Chunk(message.content, length)
+    raise ConnectionFailed(CUT)
 
 
-def _take(message: Message, position: Position) -> Steps[bool]:
-    """Deliver a message; False: its columns are others than those before, which are void."""
-    if message.kind == MessageKind.SCHEMA:
-        return (yield from _take_schema(message.content, position))
-    assert position.head is not None
-    batch = read_batch(position.head + message.content + END)
-    if batch.cursor is not None:
-        yield Deliver([Chunk(message.content, batch.length)])
-        position.received += batch.length
-        position.move(batch.cursor)
-    return True
-
-
-def _take_schema(schema: bytes, position: Position) -> Steps[bool]:
+def _take_schema(schema: bytes, position: Position) -> AsyncIterator[Chunk | Restart]:
     before = position.head
     if before is None:
         warn(read_warnings(schema + END))
     is_same = before is not None and list_columns(before + END) == list_columns(schema + END)
-    return (yield from take_head(schema, position, is_same=is_same))
+    return take_head(schema, position, is_same=is_same)
+
+
+# All matches as CSV: resumed after the last whole record.
+#
+# The store writes a cursor into the last field of each record; it is taken out again. CSV has no
+# mark of its end, and HTTP's own can be lost: a proxy that asks the store in HTTP/1.0 takes a
+# broken connection for the end, and a compressed answer that is cut off is no error of httpx. So
+# the end is where a page after the last record has nothing that was received before the stream
+# began: what is received meanwhile may come behind the end, for as long as one asks.
+
+_CURSOR: Final = b'"cursor"'
+_RECEIVED: Final = "received_at"
+_LOOKED_AT: Final = 50
+"""Matches after the last record: in most orders those that have just been received are few."""
+
+
+def stream_csv(transport: Transport, question: Question) -> AsyncGenerator[Chunk | Restart, None]:
+    """Yield the records of a CSV file: a Chunk for several, or RESTART."""
+    began, following = datetime.now(UTC), replace(question, fields=(_RECEIVED,))
+
+    async def read_part(response: Response, position: Position) -> AsyncIterator[Any]:
+        async for item in _read_records(response, position):
+            yield item
+        page = await read_filled_page(transport, following, dict, position.cursor, _LOOKED_AT)
+        # a match that was there when the stream began follows the last record
+        if any(datetime.fromisoformat(item[_RECEIVED]) < began for item in page.items):
+            raise ConnectionFailed(CUT)
+
+    make_request = partial(question.query_request, accept=CSV)
+    return resume(transport, make_request, read_part, Position())
+
+
+async def _read_records(response: Response, position: Position) -> AsyncIterator[Chunk | Restart]:
+    """Yield what one connection brings."""
+    decoder, is_first = LineDecoder(is_csv=True), True
+    async for piece in response.pieces:
+        records = [_split_cursor(record) for record in decoder.feed(piece)]
+        if is_first and records:
+            is_first = False
+            names, last = records.pop(0)
+            if last != _CURSOR:
+                raise UnexpectedAnswer("the answer is not CSV with cursors")
+            async for item in take_head(names, position, is_same=names == position.head):
+                yield item
+        if records:
+            position.received += len(records)
+            position.move(records[-1][1].decode().strip('"'))
+            yield Chunk(b"".join(record for record, _ in records), len(records))
+    if is_first or decoder.is_within:
+        raise ConnectionFailed(CUT)
+
+
+def _split_cursor(record: bytes) -> tuple[bytes, bytes]:
+    """Return a record without its last field, and that field: it has neither comma nor quote."""
+    content = record.rstrip(b"\r\n")
+    rest, _, cursor = content.rpartition(b",")
+    return rest + record[len(content) :], cursor

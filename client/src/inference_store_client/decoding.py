@@ -78,14 +78,10 @@ def _make_converter(hint: Any) -> Convert:
         convert = _make_converter(inner[0])
         return lambda value: tuple(map(convert, value))
     if origin is Literal or hint is Any or isinstance(hint, TypeVar):
-        return _keep
+        return lambda value: value
     if origin is not None and issubclass(origin, Mapping):
         return dict
     return lambda value: hint(**_read_members(hint, value))
-
-
-def _keep(value: Any) -> Any:
-    return value
 
 
 def _read_flag(value: Any) -> bool:
@@ -106,16 +102,11 @@ def _read_whole(value: Any) -> int:
     return value
 
 
-def _read_metadata(value: Any) -> Metadata:
-    if value is None:
-        return Metadata(None)
-    return Metadata(tuple(decode(MetadataEntry, item) for item in value))
-
-
-def _read_predictions(value: Any) -> Predictions:
-    if value is None:
-        return Predictions(None)
-    return Predictions(tuple(decode(Prediction, item) for item in value))
+def _read_parts(kind: Callable[[Any], Any], item: type[Any]) -> Convert:
+    """Return the converter of a part that can be left out."""
+    return lambda value: kind(
+        None if value is None else tuple(decode(item, each) for each in value)
+    )
 
 
 _LEAVES: Final[Mapping[Any, Convert]] = {
@@ -125,6 +116,6 @@ _LEAVES: Final[Mapping[Any, Convert]] = {
     bool: _read_flag,
     UUID: UUID,
     datetime: read_instant,
-    Metadata: _read_metadata,
-    Predictions: _read_predictions,
+    Metadata: _read_parts(Metadata, MetadataEntry),
+    Predictions: _read_parts(Predictions, Prediction),
 }

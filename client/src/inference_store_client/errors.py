@@ -12,6 +12,10 @@ from inference_store_client.values.answers import Problem
 class StoreError(Exception):
     """Anything that the client or the store refuses or cannot do."""
 
+    is_transient = False
+    """Whether the same request may succeed later."""
+    retry_after_seconds = 0.0
+
 
 class SettingsError(StoreError):
     """The store's address or key is missing or cannot be used."""
@@ -35,6 +39,8 @@ class NotIncluded(StoreError, LookupError):
 
 class ConnectionFailed(StoreError):
     """The store cannot be reached, or the connection broke."""
+
+    is_transient = True
 
 
 class StreamIncomplete(ConnectionFailed):

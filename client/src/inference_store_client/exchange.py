@@ -1,5 +1,7 @@
-"""One request and its response: redirects, retries, refusals. No I/O."""
+"""One request and its response: redirects, retries, refusals."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -7,13 +9,12 @@ from urllib.parse import urljoin
 
 from inference_store_client.values.answers import Problem
 
-from .commands import Close, Failure, Open, Outcome, Read, Renew, Response, Settings, Steps, Wait
 from .decoding import decode
-from .errors import ConnectionFailed, Redirected, UnexpectedAnswer, make_refusal
+from .errors import Redirected, StoreError, UnexpectedAnswer, make_refusal
 from .origin import Origin
 from .requests import ANY, Request
-from .retries import read_retry_after
-from .settings import ClientSettings
+from .settings import read_retry_after
+from .transport import Response, Transport
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS: Final = 5
@@ -24,90 +25,62 @@ _TIMEOUT: Final = "query-timeout"
 """A query that took too long would take too long again."""
 
 
-def exchange(request: Request) -> Steps[Response]:
+async def exchange(transport: Transport, request: Request) -> Response:
     """Send a request, again if it is a read that failed. Raises StoreError for a refusal."""
-    retries = (yield from get_settings()).retries
     for attempt in count(1):
-        outcome = yield from open_response(request)
-        if isinstance(outcome, Response):
-            outcome = yield from read_content(outcome)
-        if isinstance(outcome, Response):
-            return outcome
-        wait = retries.find_wait(outcome, attempt) if request.is_read else None
-        if wait is None:
-            raise outcome.error
-        yield Wait(wait)
+        try:
+            async with _open_response(transport, request) as response:
+                return await _read_whole(response)
+        except StoreError as error:
+            wait = transport.settings.retries.find_wait(error, attempt)
+            if wait is None or not request.is_read:
+                raise
+        await transport.sleep(wait)
     raise AssertionError("the number of attempts is bounded")
 
 
-def get_settings() -> Steps[ClientSettings]:
-    """Return the settings of the transport."""
-    settings = yield Settings()
-    assert isinstance(settings, ClientSettings)
-    return settings
-
-
-def open_response(request: Request) -> Steps[Response | Failure]:
-    """Send a request and follow its redirects. The content of a response is still to be read."""
-    settings = yield from get_settings()
-    if settings.sign_in is not None and settings.sign_in.is_ending:
-        renewed = yield Renew()
-        if isinstance(renewed, Failure):
-            return renewed
+@asynccontextmanager
+async def _open_response(transport: Transport, request: Request) -> AsyncIterator[Response]:
+    """Send a request and follow its redirects."""
     for _ in range(_MOST_REDIRECTS + 1):
-        outcome = yield Open(request)
-        if not isinstance(outcome, Response):
-            return _expect_failure(outcome)
-        if outcome.status not in _REDIRECTS:
-            return outcome
-        yield Close()
-        request = _redirect(request, settings.origin, outcome)
+        async with transport.open(request) as response:
+            if response.status not in _REDIRECTS:
+                yield response
+                return
+        request = _redirect(request, transport.settings.origin, response)
     raise Redirected(f"more than {_MOST_REDIRECTS} redirects, the last one to {request.path}")
 
 
-def open_content(request: Request) -> Steps[Response | Failure]:
-    """Send a request whose content is read piece by piece; a refusal becomes a Failure.
+@asynccontextmanager
+async def open_content(transport: Transport, request: Request) -> AsyncIterator[Response]:
+    """Send a request whose content is read piece by piece.
 
-    Raises UnexpectedAnswer for a page of a proxy.
+    Raises the refusal, or UnexpectedAnswer for a page of a proxy.
     """
-    opened = yield from open_response(request)
-    if isinstance(opened, Failure):
-        return opened
-    if not is_success(opened):
-        return (yield from read_content(opened))
-    kind = opened.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == _PAGE and request.accept != ANY:
-        beginning = yield Read()
-        yield Close()
-        content = beginning if isinstance(beginning, bytes) else b""
-        answer = replace(opened, content=content)
-        raise UnexpectedAnswer(f"the answer is a page of HTML. {name_beginning(answer)}")
-    return opened
+    async with _open_response(transport, request) as response:
+        if not _is_success(response):
+            await _read_whole(response)
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == _PAGE and request.accept != ANY:
+            answer = replace(response, content=await anext(response.pieces, b""))
+            raise UnexpectedAnswer(f"the answer is a page of HTML. {name_beginning(answer)}")
+        yield response
 
 
-def read_content(response: Response) -> Steps[Response | Failure]:
-    """Read the rest of a response; a refusal becomes a Failure."""
-    pieces: list[bytes] = []
-    while piece := (yield Read()):
-        if not isinstance(piece, bytes):
-            yield Close()
-            return _expect_failure(piece)
-        pieces.append(piece)
-    yield Close()
-    whole = replace(response, content=b"".join(pieces))
-    return whole if is_success(whole) else _refuse(whole)
+async def _read_whole(response: Response) -> Response:
+    """Return a response with its content. Raises Refused."""
+    whole = replace(response, content=b"".join([piece async for piece in response.pieces]))
+    if _is_success(whole):
+        return whole
+    problem = _read_problem(whole)
+    refusal = make_refusal(problem)
+    refusal.is_transient = problem.status in TRANSIENT and problem.name != _TIMEOUT
+    refusal.retry_after_seconds = read_retry_after(whole.headers.get("retry-after", ""))
+    raise refusal
 
 
-def is_success(response: Response) -> bool:
-    """Return whether the request was carried out."""
+def _is_success(response: Response) -> bool:
     return 200 <= response.status < 300
-
-
-def _refuse(response: Response) -> Failure:
-    problem = _read_problem(response)
-    is_transient = problem.status in TRANSIENT and problem.name != _TIMEOUT
-    after = read_retry_after(response.headers.get("retry-after", ""))
-    return Failure(make_refusal(problem), is_transient, after)
 
 
 def _read_problem(response: Response) -> Problem:
@@ -144,9 +117,3 @@ def _redirect(request: Request, origin: Origin, response: Response) -> Request:
     if request.method != "GET" and response.status not in {307, 308}:
         raise Redirected(f"the store answers {request.method} with a redirect to {target}")
     return replace(request, path=target)
-
-
-def _expect_failure(outcome: Outcome) -> Failure:
-    if isinstance(outcome, Failure):
-        return outcome
-    return Failure(ConnectionFailed(f"the transport answered {outcome!r}"))

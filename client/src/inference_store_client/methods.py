@@ -1,29 +1,27 @@
-"""What a store, its models, their inferences and exports do: each method once. No I/O.
+"""What a store, its models, their inferences and exports do: each method once.
 
-A method says its steps. `sync` and `asynchronous` derive the package's classes from these, with a
-transport that performs the steps.
+A method is a coroutine, or an asynchronous iterator. `sync` and `asynchronous` derive the package's
+classes from these: those of `sync` run it to its end, since their transport blocks.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial, wraps
-from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Generic,
-    ParamSpec,
-    Protocol,
     Self,
     TypeAlias,
     TypeVar,
     Unpack,
-    get_args,
-    overload,
 )
 from uuid import UUID
 
@@ -32,13 +30,17 @@ from inference_store_client.aggregating import Grouping, Measure, aggregate
 from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
-from inference_store_client.commands import Deliveries, Steps
-from inference_store_client.decoding import decode
+from inference_store_client.errors import SettingsError
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
-from inference_store_client.requests import make_any_request, make_path, make_request
-from inference_store_client.settings import ClientSettings
+from inference_store_client.requests import make_path, make_request
+from inference_store_client.settings import (
+    DEFAULT_RETRIES,
+    ClientSettings,
+    Retries,
+    find_settings,
+)
 from inference_store_client.streaming import (
     collect,
     make_pandas,
@@ -46,8 +48,14 @@ from inference_store_client.streaming import (
     require_frames,
 )
 from inference_store_client.tables import Rows
-from inference_store_client.tagging import change_tags
 from inference_store_client.times import Time
+from inference_store_client.transport import (
+    Asking,
+    HttpTransport,
+    Transport,
+    asks,
+    yields,
+)
 from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
 from inference_store_client.values.exports import (
     ErasedMember,
@@ -65,82 +73,14 @@ from inference_store_client.values.overview import Overview
 if TYPE_CHECKING:
     from inference_store_client.datasets import DatasetSummary
 
-T = TypeVar("T")
-P = ParamSpec("P")
-AwaitedT = TypeVar("AwaitedT")
 ExportT = TypeVar("ExportT", bound=ExportFields)
 GroupsT = TypeVar("GroupsT")
 InferenceT = TypeVar("InferenceT")
 InferencesT = TypeVar("InferencesT")
 ModelT = TypeVar("ModelT")
+HttpT = TypeVar("HttpT")
 Folder: TypeAlias = str | PathLike[str]
 Classes: TypeAlias = Sequence[str] | None
-
-
-class Transport(Protocol):
-    """Performs steps with `run` and `iterate`, each in its way."""
-
-    settings: ClientSettings
-
-
-class Asking:
-    """What asks a store."""
-
-    __slots__ = ()
-    _transport: Transport
-
-    def _maker(self, kind: type[T]) -> Callable[[Any], T]:
-        """Return what makes something that asks the same store of a value of the API."""
-        return partial(decode, kind, _transport=self._transport)
-
-
-class Blocking(Asking):
-    """Its methods return results and iterators."""
-
-    __slots__ = ()
-
-
-class Awaited(Asking):
-    """Its methods return coroutines and asynchronous iterators."""
-
-    __slots__ = ()
-
-
-class Method(Generic[P, T, AwaitedT]):
-    """A method that hands its steps to the transport; `result`: what `help` shows instead."""
-
-    def __init__(self, how: str, method: Callable[..., Any], result: Any) -> None:
-        @wraps(method)
-        def perform(owner: Any, *args: Any, **options: Any) -> Any:
-            return getattr(owner._transport, how)(method(owner, *args, **options))
-
-        vars(perform)["__signature__"] = signature(method).replace(return_annotation=result)
-        self._perform: Any = perform
-
-    @overload
-    def __get__(self, owner: Blocking, kind: Any) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, owner: Awaited, kind: Any) -> Callable[P, AwaitedT]: ...
-    @overload
-    def __get__(self, owner: None, kind: Any) -> Callable[..., Any]: ...
-    def __get__(self, owner: Any, kind: Any) -> Any:
-        return self._perform.__get__(owner, kind)
-
-
-def asks(
-    method: Callable[Concatenate[Any, P], Steps[T]],
-) -> Method[P, T, Coroutine[Any, Any, T]]:
-    """Make a method of its steps, which returns what they lead to."""
-    _, _, result = get_args(method.__annotations__["return"])
-    return Method("run", method, result)
-
-
-def yields(
-    method: Callable[Concatenate[Any, P], Deliveries[T]],
-) -> Method[P, Iterator[T], AsyncIterator[T]]:
-    """Make a method of its steps, which yields what they deliver."""
-    commands, _, _ = get_args(method.__annotations__["return"])
-    return Method("iterate", method, Iterator[get_args(get_args(commands)[-1])])  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,57 +90,54 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
     _transport: Transport = field(repr=False, compare=False)
 
     @asks
-    def refresh(self) -> Steps[ExportT]:
+    async def refresh(self) -> ExportT:
         """Return the export as it is now."""
-        return self._ask("GET")
+        return await self._ask("GET")
 
     @asks
-    def wait(self) -> Steps[ExportT]:
+    async def wait(self) -> ExportT:
         """Return the export once every part is written. Raises ExportFailed if none will be."""
-        return exporting.wait_until_written(self.id, self._make)
+        return await exporting.wait_until_written(self._transport, self.id, self._make)
 
     @asks
-    def list_parts(self) -> Steps[Rows[ExportPart]]:
+    async def list_parts(self) -> Rows[ExportPart]:
         """Return its parts, with links. The store notes that you were given them."""
-        return exporting.list_parts(self.id)
+        return await exporting.list_parts(self._transport, self.id)
 
     @asks
-    def read_part(self, part: ExportPart) -> Steps[bytes]:
+    async def read_part(self, part: ExportPart) -> bytes:
         """Return the bytes of a part, checked by their SHA-256."""
-        return exporting.read_part(self.id, part)
+        return b"".join(await collect(exporting.stream_part(self._transport, self.id, part)))
 
     @asks
-    def download(self, folder: str | Path) -> Steps[list[Path]]:
+    async def download(self, folder: str | Path) -> list[Path]:
         """Write every part into a folder, once all are written; return the files.
 
         The folder must be new. It appears when it is whole, and only you may read it. A download
         that is cut off is continued; no part is in memory as a whole.
         """
-        _, files = yield from exporting.download(self.id, Path(folder))
+        _, files = await exporting.download(self._transport, self.id, Path(folder))
         return files
 
     @asks
-    def _download(self, folder: Path) -> Steps[tuple[list[ExportPart], list[Path]]]:
-        return exporting.download(self.id, folder)
-
-    @asks
-    def list_erased(self) -> Steps[Rows[ErasedMember]]:
+    async def list_erased(self) -> Rows[ErasedMember]:
         """Return what erasures took of it, the earliest first: erase it in your copies too."""
-        return collect(exporting.list_erased(self.id))
+        path = make_path("exports", str(self.id), "erased")
+        return await collect(reading.read_list(self._transport, path, Listing[ErasedMember]))
 
     @asks
-    def cancel(self) -> Steps[ExportT]:
+    async def cancel(self) -> ExportT:
         """Stop it, and let the store delete its parts."""
-        return self._ask("POST", "cancel")
+        return await self._ask("POST", "cancel")
 
     @asks
-    def restart(self) -> Steps[ExportT]:
+    async def restart(self) -> ExportT:
         """Ask its question again: return another export, with parts of its own."""
-        return self._ask("POST", "restart")
+        return await self._ask("POST", "restart")
 
-    def _ask(self, method: str, *more: str) -> Steps[ExportT]:
+    async def _ask(self, method: str, *more: str) -> ExportT:
         request = make_request(method, make_path("exports", str(self.id), *more))
-        return exporting.read_export(request, self._make)
+        return await exporting.read_export(self._transport, request, self._make)
 
     def _make(self, members: Json) -> Any:
         return self._maker(type(self))(members)
@@ -213,41 +150,43 @@ class InferenceMethods(InferenceFields, Asking):
     _transport: Transport = field(repr=False, compare=False)
 
     @asks
-    def data(self) -> Steps[Blob]:
+    async def data(self) -> Blob:
         """Read the datum, as it was stored. Raises Gone if it was deleted."""
-        return reading.read_blob(self, "data")
+        return await reading.read_blob(self._transport, self, "data")
 
     @asks
-    def image(self, *, edge: int | None = None) -> Steps[Blob]:
+    async def image(self, *, edge: int | None = None) -> Blob:
         """Read the picture; `edge`: as a JPEG whose longer edge has at most so many pixels."""
         if edge is None:
-            return reading.read_blob(self, "data")
-        return reading.read_thumbnail(self, edge)
+            return await reading.read_blob(self._transport, self, "data")
+        path = f"{reading.inference_path(self, 'thumbnail')}?edge={edge}"
+        return await reading.read_path(self._transport, path)
 
     @asks
-    def response(self) -> Steps[Blob]:
+    async def response(self) -> Blob:
         """Read the model's response, as it was stored."""
-        return reading.read_blob(self, "response")
+        return await reading.read_blob(self._transport, self, "response")
 
     @asks
-    def retention(self) -> Steps[Retention]:
+    async def retention(self) -> Retention:
         """Read why it is kept, and until when."""
         request = make_request("GET", reading.inference_path(self, "retention"))
-        return reading.fetch(Retention, request)
+        return await reading.fetch(self._transport, Retention, request)
 
     @asks
-    def erase(self) -> Steps[Erasure]:
+    async def erase(self) -> Erasure:
         """Erase it, with its blobs. Queries stop showing it at once."""
         request = make_request("DELETE", reading.inference_path(self))
-        return reading.fetch(Erasure, request)
+        return await reading.fetch(self._transport, Erasure, request)
 
     @asks
-    def note(self, text: str | None) -> Steps[None]:
+    async def note(self, text: str | None) -> None:
         """Write a note on it, its metadata item `note`; None: remove the note."""
         items = [{"key": "note", "type": "string", "value": text}]
         body = {"remove": ["note"]} if text is None else {"metadata": items}
         path = reading.inference_path(self, "metadata")
-        yield from reading.request_any(make_request("POST", path, body=body, is_read=True))
+        request = make_request("POST", path, body=body, is_read=True)
+        await reading.request_any(self._transport, request)
 
 
 class GroupsMethods(Asking):
@@ -257,9 +196,9 @@ class GroupsMethods(Asking):
         self._transport, self._question, self._grouping = transport, question, grouping
 
     @asks
-    def aggregate(self, /, *measures: Measure, **named: Measure) -> Steps[Rows[dict[str, Any]]]:
+    async def aggregate(self, /, *measures: Measure, **named: Measure) -> Rows[dict[str, Any]]:
         """Return a row for each group: its keys, and measures such as `mean(top_score)`."""
-        return aggregate(self._question, self._grouping, measures, named)
+        return await aggregate(self._transport, self._question, self._grouping, measures, named)
 
 
 class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
@@ -273,19 +212,22 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
         self._transport, self._question = transport, question
 
     @asks
-    def count(self) -> Steps[int]:
+    async def count(self) -> int:
         """Count the matches, exactly."""
-        return reading.count(self._question)
+        return await reading.count(self._transport, self._question)
 
     @asks
-    def first(self) -> Steps[InferenceT | None]:
+    async def first(self) -> InferenceT | None:
         """Return the first match in the order asked for; None: nothing matches."""
-        return reading.find_first(self._question, self._make)
+        found = reading.find_first(self._transport, self._question, self._make)
+        first: InferenceT | None = await found
+        return first
 
     @asks
-    def head(self, size: int = 5) -> Steps[Rows[InferenceT]]:
+    async def head(self, size: int = 5) -> Rows[InferenceT]:
         """Return the first matches in the order, as a list that shows itself."""
-        return collect(reading.read_all(self._question.take(size), self._make))
+        question = self._question.take(size)
+        return await collect(reading.read_all(self._transport, question, self._make))
 
     def filter(self, filter: Filter) -> Self:
         """Return the matches that satisfy a filter too; nothing is asked yet."""
@@ -315,67 +257,87 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
         return self._groups(self._transport, self._question, grouping)
 
     @asks
-    def aggregate(self, /, *measures: Measure, **named: Measure) -> Steps[dict[str, Any]]:
+    async def aggregate(self, /, *measures: Measure, **named: Measure) -> dict[str, Any]:
         """Return measures of all matches by name: `aggregate("count", "mean(top_score)")`."""
-        rows = yield from aggregate(self._question, Grouping(), measures, named)
+        rows = await aggregate(self._transport, self._question, Grouping(), measures, named)
         return rows[0] if rows else {}
 
     @asks
-    def tag(self, *tags: str) -> Steps[TaggedInferences]:
+    async def tag(self, *tags: str) -> TaggedInferences:
         """Add tags to the matches, at most 1,000; `tags = 'x'` finds them in a filter."""
-        return change_tags(self._question, add=tags)
+        return await self._change_tags(add=tags)
 
     @asks
-    def untag(self, *tags: str) -> Steps[TaggedInferences]:
+    async def untag(self, *tags: str) -> TaggedInferences:
         """Remove tags from the matches, at most 1,000."""
-        return change_tags(self._question, remove=tags)
+        return await self._change_tags(remove=tags)
+
+    async def _change_tags(self, **tags: Sequence[str]) -> TaggedInferences:
+        """Change tags of what matches now; what the question takes only a part of is read."""
+        transport, question = self._transport, self._question
+        body: dict[str, Any] = {"add": [], "remove": [], **tags}
+        if question.limit is not None:
+            asked = replace(question, fields=("uid",))
+            taken = await collect(reading.read_all(transport, asked, dict))
+            if not taken:
+                return TaggedInferences(
+                    changed=0, unchanged=0, missing=(), refused=(), remaining=()
+                )
+            body["inference_ids"] = [f"uid:{item['uid']}" for item in taken]
+        else:
+            body |= question.list_conditions()
+            if question.inference_ids is None:
+                body["expected"] = await reading.count(transport, question)
+        request = make_request("POST", f"{question.path}/tags", body=body)
+        return await reading.fetch(transport, TaggedInferences, request)
 
     @yields
-    def pages(self, size: int | None = None) -> Deliveries[Page[InferenceT]]:
+    def pages(self, size: int | None = None) -> AsyncIterator[Page[InferenceT]]:
         """Yield every page, of up to `size` inferences each."""
-        return reading.read_pages(self._question, self._make, size=size)
+        return reading.read_pages(self._transport, self._question, self._make, size=size)
 
     @yields
-    def stream(self) -> Deliveries[InferenceT]:
+    def stream(self) -> AsyncIterator[InferenceT]:
         """Yield every match, and resume if the connection breaks. It needs the right `export`.
 
         Raises StreamIncomplete if it cannot: a short result never looks like a whole one.
         """
-        return reading.read_all(self._question, self._make)
+        return reading.read_all(self._transport, self._question, self._make)
 
     @asks
-    def to_arrow(self, fields: Sequence[str] | None = None) -> Steps[Any]:
+    async def to_arrow(self, fields: Sequence[str] | None = None) -> Any:
         """Return every match as a `nanoarrow.Array`: `pyarrow.table(…)` takes it.
 
         `fields`: these columns alone. It needs the right `export` and the extra `arrow`.
         """
-        return self._read_columns(fields, "arrow", read_array)
+        return await self._read_columns(fields, "arrow", read_array)
 
     @asks
-    def to_pandas(self, fields: Sequence[str] | None = None) -> Steps[Any]:
+    async def to_pandas(self, fields: Sequence[str] | None = None) -> Any:
         """Return every match as a `pandas.DataFrame`; as `to_arrow`, and the extra `pandas`."""
-        return self._read_columns(fields, "pandas", make_pandas)
+        return await self._read_columns(fields, "pandas", make_pandas)
 
     @asks
-    def to_polars(self, fields: Sequence[str] | None = None) -> Steps[Any]:
+    async def to_polars(self, fields: Sequence[str] | None = None) -> Any:
         """Return every match as a `polars.DataFrame`; as `to_arrow`, and the extra `polars`."""
-        return self._read_columns(fields, "polars", make_polars)
+        return await self._read_columns(fields, "polars", make_polars)
 
-    def _read_columns(
+    async def _read_columns(
         self, fields: Sequence[str] | None, extra: str, make: Callable[[bytes], Any]
-    ) -> Steps[Any]:
+    ) -> Any:
         require_frames(extra)
-        return make((yield from read_columns(replace(self._question, fields=fields))))
+        question = replace(self._question, fields=fields)
+        return make(await read_columns(self._transport, question))
 
     @asks
-    def export(
+    async def export(
         self,
         format: ExportFormat = "parquet",
         *,
         blobs: ExportBlobs | None = None,
         expires_in: str | timedelta | None = None,
         confirm: bool = False,
-    ) -> Steps[ExportT]:
+    ) -> ExportT:
         """Let the store write every match to its bucket, in parts. It needs the right `export`.
 
         `blobs`: beside each inference nothing, links to its blobs, or their bytes (`copy`); links
@@ -386,17 +348,17 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
         request = exporting.make_export_request(
             self._question, format, blobs=blobs, expires_in=expires_in, confirm=confirm
         )
-        return exporting.read_export(request, self._maker(self._export))
+        return await exporting.read_export(self._transport, request, self._maker(self._export))
 
     @asks
-    def html(self) -> Steps[str]:
+    async def html(self) -> str:
         """Return the first matches as HTML: pictures with boxes, as inline SVG."""
-        return previewing.read_html(self._question, self._make)
+        return await previewing.read_html(self._transport, self._question, self._make)
 
     @asks
-    def to_dataset(
+    async def to_dataset(
         self, /, format: str, folder: Folder, *, classes: Classes = None, **options: Any
-    ) -> Steps["DatasetSummary"]:
+    ) -> "DatasetSummary":
         """Write pictures and predictions into a new folder; `format`: of `datasets.FORMATS`.
 
         A folder is written as a whole, or there is none. `classes`: these labels alone, in this
@@ -407,7 +369,7 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
         from .datasets import writing  # noqa: PLC0415  (takes time to import)
 
         request = writing.make_dataset_request(format, folder, classes, **options)
-        return writing.write_dataset(self._question, request)
+        return await writing.write_dataset(self._transport, self._question, request)
 
     def _ask(self, question: Question) -> Self:
         return type(self)(self._transport, question)
@@ -436,49 +398,70 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         return self._inferences(self._transport, Question.make(path, filter, options))
 
     @asks
-    def inference(self, inference_id: str) -> Steps[InferenceT]:
+    async def inference(self, inference_id: str) -> InferenceT:
         """Read an inference by its id, an alias, or `uid:<uuid>`: the newest one that has it."""
         path = make_path("models", self.model_id, "inferences", inference_id)
-        members = yield from reading.fetch_plain(make_request("GET", path))
+        members = await reading.fetch_plain(self._transport, make_request("GET", path))
         return self._maker(self._inference)(members)
 
     @asks
-    def overview(self, *, since: Time | None = None, until: Time | None = None) -> Steps[Overview]:
+    async def overview(self, *, since: Time | None = None, until: Time | None = None) -> Overview:
         """Read what it did in a window: counts, latency, labels and scores over time."""
-        return reading.fetch(Overview, reading.make_overview_request(self.model_id, since, until))
+        request = reading.make_overview_request(self.model_id, since, until)
+        return await reading.fetch(self._transport, Overview, request)
 
     @asks
-    def registration(self) -> Steps[Registration]:
+    async def registration(self) -> Registration:
         """Read the model's entry."""
         request = make_request("GET", make_path("models", self.model_id))
-        return reading.fetch(Registration, request)
+        return await reading.fetch(self._transport, Registration, request)
 
     @asks
-    def metadata_keys(self) -> Steps[Rows[MetadataKey]]:
+    async def metadata_keys(self) -> Rows[MetadataKey]:
         """Return the model's metadata keys, with the types under which they came."""
         path = make_path("models", self.model_id, "metadata-keys")
-        return collect(reading.read_list(path, Listing[MetadataKey]))
+        return await collect(reading.read_list(self._transport, path, Listing[MetadataKey]))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_id!r})"
 
 
-class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
+class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT, HttpT]):
     """An Inference Store."""
 
+    _transport: HttpTransport
+    _make_transport: Callable[[ClientSettings, HttpT | None], HttpTransport]
     _model: Callable[[Transport, str], ModelT]
     _inferences: Callable[[Transport, Question], InferencesT]
     _export: type[ExportT]
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        retries: Retries = DEFAULT_RETRIES,
+        http_client: HttpT | None = None,
+    ) -> None:
+        settings = find_settings(url, key, retries=retries)
+        self._transport = type(self)._make_transport(settings, http_client)
+
+    @asks
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
 
     def model(self, model_id: str) -> ModelT:
         """Return a model; nothing is asked yet."""
         return self._model(self._transport, model_id)
 
     @asks
-    def models(self, *, project_id: str | None = None) -> Steps[Rows[Registration]]:
+    async def models(self, *, project_id: str | None = None) -> Rows[Registration]:
         """Return the models that you may read, of a project or all; the list shows itself."""
         params = {} if project_id is None else {"project_id": project_id}
-        return collect(reading.read_list(make_path("models"), Listing[Registration], params))
+        path = make_path("models")
+        listed = reading.read_list(self._transport, path, Listing[Registration], params)
+        return await collect(listed)
 
     def inferences(
         self,
@@ -493,25 +476,28 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
         return self._inferences(self._transport, question.of_models(model_ids, project_id))
 
     @asks
-    def me(self) -> Steps[Caller]:
+    async def me(self) -> Caller:
         """Read who the caller is, and what they may do."""
-        return reading.fetch(Caller, make_request("GET", make_path("me")))
+        return await reading.fetch(self._transport, Caller, make_request("GET", make_path("me")))
 
     @asks
-    def export(self, id: UUID | str) -> Steps[ExportT]:
+    async def export(self, id: UUID | str) -> ExportT:
         """Read an export that was requested before."""
         request = make_request("GET", make_path("exports", str(id)))
-        return exporting.read_export(request, self._maker(self._export))
+        return await exporting.read_export(self._transport, request, self._maker(self._export))
 
     @asks
-    def request(
+    async def request(
         self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Json = None
-    ) -> Steps[Json]:
+    ) -> Json:
         """Ask any route: `request("GET", "/v1/holds")`. Numbers are exact, decimals are `Decimal`.
 
         Only what reads is sent again if it fails.
         """
-        return reading.request_any(make_any_request(method, path, params=params, body=body))
+        if not path.startswith("/v1/"):
+            raise SettingsError(f"{path!r} is no path of the API: it begins with /v1/")
+        request = make_request(method, path, params=params, body=body)
+        return await reading.request_any(self._transport, request)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.settings.origin.url!r})"

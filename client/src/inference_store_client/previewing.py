@@ -1,4 +1,4 @@
-"""Reads what a notebook shows of a question. No I/O."""
+"""Reads what a notebook shows of a question."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -6,27 +6,27 @@ from html import escape
 from typing import Final
 from uuid import UUID
 
-from inference_store_client.commands import Steps
 from inference_store_client.errors import Refused, StoreError
 from inference_store_client.question import Question
 from inference_store_client.reading import fetch, read_page
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.streaming import Build
+from inference_store_client.transport import Transport
 from inference_store_client.values.answers import Thumbnail, ThumbnailPage
 from inference_store_client.values.inference import InferenceFields, Prediction
 
 _EDGE: Final = 240
 
 
-def read_html(question: Question, build: Build) -> Steps[str]:
+async def read_html(transport: Transport, question: Question, build: Build) -> str:
     """Return the first matches as HTML; an error is shown in their place."""
     question = replace(question, include=("predictions",))
     try:
         # one more than is shown, to know whether there are more
         size = min(MOST_PICTURES + 1, question.limit or MOST_PICTURES + 1)
-        page = yield from read_page(question, build, None, size)
+        page = await read_page(transport, question, build, None, size)
         inferences = page.items[:MOST_PICTURES]
-        thumbnails = yield from _read_thumbnails(inferences)
+        thumbnails = await _read_thumbnails(transport, inferences)
     except StoreError as error:
         return f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
     has_more = len(page.items) > MOST_PICTURES or (page.next is not None and size > MOST_PICTURES)
@@ -34,14 +34,16 @@ def read_html(question: Question, build: Build) -> Steps[str]:
     return _format_preview(inferences, by_uid, has_more=has_more)
 
 
-def _read_thumbnails(inferences: Sequence[InferenceFields]) -> Steps[list[Thumbnail]]:
+async def _read_thumbnails(
+    transport: Transport, inferences: Sequence[InferenceFields]
+) -> list[Thumbnail]:
     thumbnails: list[Thumbnail] = []
     for model_id in dict.fromkeys(inference.model_id for inference in inferences):
         uids = [str(item.uid) for item in inferences if item.model_id == model_id]
         path = make_path("models", model_id, "inferences", "thumbnails")
         request = make_request("POST", path, body={"uids": uids, "edge": _EDGE})
         try:
-            page = yield from fetch(ThumbnailPage, request)
+            page = await fetch(transport, ThumbnailPage, request)
         except Refused:
             continue  # without `read_inputs` there is text alone
         thumbnails += page.items

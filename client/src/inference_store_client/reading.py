@@ -1,21 +1,21 @@
-"""What is read, step by step: counts, pages, samples, lists, blobs. No I/O."""
+"""What is read, step by step: counts, pages, samples, lists, blobs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from inference_store_client.errors import warn
 
 from .blob import Blob
-from .commands import Deliver, Deliveries, Response, Steps
 from .decoding import decode
 from .errors import ConnectionFailed, Refused, UnexpectedAnswer
 from .exchange import exchange, name_beginning
 from .json_text import Json, read_json, read_plain
 from .question import MOST_OF_A_PAGE, NEWEST_FIRST, Question
 from .requests import ANY, Request, make_path, make_request
-from .streaming import Build, collect, for_each, stream
+from .streaming import Build, collect, stream
 from .times import Time, format_instant, read_time
+from .transport import Response, Transport
 from .values.answers import InferenceCount, Listing, Page
 from .values.inference import InferenceFields
 
@@ -29,128 +29,116 @@ def make_overview_request(model_id: str, since: Time | None, until: Time | None)
     return make_request("GET", make_path("models", model_id, "overview"), params=params)
 
 
-def fetch(kind: type[T], request: Request) -> Steps[T]:
+async def fetch(transport: Transport, kind: type[T], request: Request) -> T:
     """Send a request whose answer is a dataclass."""
-    response = yield from exchange(request)
-    return decode(kind, _read(read_json, response))
+    return decode(kind, _read(read_json, await exchange(transport, request)))
 
 
-def fetch_plain(request: Request) -> Steps[Mapping[str, Json]]:
+async def fetch_plain(transport: Transport, request: Request) -> Mapping[str, Json]:
     """Send a request whose answer is an object, with doubles as `float`."""
-    response = yield from exchange(request)
-    return require_object(_read(read_plain, response))
+    return require_object(_read(read_plain, await exchange(transport, request)))
 
 
-def count(question: Question) -> Steps[int]:
+async def count(transport: Transport, question: Question) -> int:
     """Count the matches, or as many as the question takes: a few are read, the newest of them in
     place of those it takes, since that needs no look at the others."""
     if question.limit is not None and question.limit <= MOST_OF_A_PAGE:
         few = replace(question, sort=NEWEST_FIRST, seed=None, fields=("uid",))
-        return len((yield from collect(read_items(few, dict))))
-    answer = yield from fetch(InferenceCount, question.count_request())
+        return len(await collect(read_items(transport, few, dict)))
+    answer = await fetch(transport, InferenceCount, question.count_request())
     warn(answer.warnings)
     return answer.count if question.limit is None else min(answer.count, question.limit)
 
 
-def read_all(question: Question, build: Build) -> Deliveries[Any]:
-    """Deliver every match: a few as pages, which need no right `export`, else as a stream."""
-    if question.limit is None or question.limit > MOST_OF_A_PAGE:
-        yield from stream(question, build)
-    else:
-        yield from read_items(question, build)
+def read_all(transport: Transport, question: Question, build: Build) -> AsyncGenerator[Any, None]:
+    """Yield every match: a few as pages, which need no right `export`, else as a stream."""
+    is_long = question.limit is None or question.limit > MOST_OF_A_PAGE
+    return (stream if is_long else read_items)(transport, question, build)
 
 
-def read_items(question: Question, build: Build) -> Deliveries[Any]:
-    """Deliver the matches, page by page."""
+async def read_items(
+    transport: Transport, question: Question, build: Build
+) -> AsyncGenerator[Any, None]:
+    """Yield the matches, page by page."""
+    async for page in read_pages(transport, question, build):
+        for item in page.items:
+            yield item
 
-    def deliver(page: Page[Any]) -> Steps[None]:
-        yield Deliver(page.items)
 
-    yield from for_each(read_pages(question, build), deliver)
-
-
-def read_pages(
-    question: Question, build: Build, *, size: int | None = None
-) -> Deliveries[Page[Any]]:
-    """Deliver every page, to the last one or to the limit."""
+async def read_pages(
+    transport: Transport, question: Question, build: Build, *, size: int | None = None
+) -> AsyncGenerator[Page[Any], None]:
+    """Yield every page, to the last one or to the limit."""
     cursor, is_first, left = None, True, question.limit
     while is_first or (cursor is not None and left != 0):
         most = size if left is None else min(left, size or MOST_OF_A_PAGE)
-        page = yield from read_page(question, build, cursor, most)
+        page = await read_page(transport, question, build, cursor, most)
         if is_first:
             warn(page.warnings)
-        yield Deliver([page])
+        yield page
         left = None if left is None else left - len(page.items)
         cursor, is_first = page.next, False
 
 
-def find_first(question: Question, build: Build) -> Steps[Any]:
+async def find_first(transport: Transport, question: Question, build: Build) -> Any:
     """Return the first match; None: nothing matches."""
-    page = yield from read_filled_page(question, build, None, 1)
+    page = await read_filled_page(transport, question, build, None, 1)
     return page.items[0] if page.items else None
 
 
-def read_filled_page(
-    question: Question, build: Build, cursor: str | None, limit: int
-) -> Steps[Page[Any]]:
+async def read_filled_page(
+    transport: Transport, question: Question, build: Build, cursor: str | None, limit: int
+) -> Page[Any]:
     """Read the first page after a cursor that has items; without one the last page."""
     while True:
-        page = yield from read_page(question, build, cursor, limit)
+        page = await read_page(transport, question, build, cursor, limit)
         if page.items or page.next is None:
             return page
         cursor = page.next
 
 
-def read_page(
-    question: Question,
-    build: Build,
-    cursor: str | None,
-    limit: int | None,
-) -> Steps[Page[Any]]:
+async def read_page(
+    transport: Transport, question: Question, build: Build, cursor: str | None, limit: int | None
+) -> Page[Any]:
     """Read one page, after a cursor."""
-    response = yield from exchange(question.query_request(cursor, limit=limit))
+    response = await exchange(transport, question.query_request(cursor, limit=limit))
     page: Page[Any] = decode(Page, _read(read_plain, response))
     return replace(page, items=tuple(map(build, page.items)))
 
 
-def read_list(
-    path: str, kind: type[Listing[T]], params: Mapping[str, Any] | None = None
-) -> Deliveries[T]:
-    """Deliver the items of a list, page by page."""
+async def read_list(
+    transport: Transport,
+    path: str,
+    kind: type[Listing[T]],
+    params: Mapping[str, Any] | None = None,
+) -> AsyncGenerator[T, None]:
+    """Yield the items of a list, page by page."""
     cursor: Mapping[str, str] = {}
     while True:
         request = make_request("GET", path, params={**(params or {}), **cursor})
-        page = yield from fetch(kind, request)
-        yield Deliver(page.items)
+        page = await fetch(transport, kind, request)
+        for item in page.items:
+            yield item
         if page.next is None:
             return
         cursor = {"cursor": page.next}
 
 
-def read_blob(inference: InferenceFields, name: str) -> Steps[Blob]:
+async def read_blob(transport: Transport, inference: InferenceFields, name: str) -> Blob:
     """Read a blob: by its link, if there is one that works, else through the api."""
     link = None if inference.urls is None else getattr(inference.urls, name)
     if link is not None:
         try:
-            return (yield from read_link(link))
+            return await read_path(transport, link, is_read=False)
         except (Refused, ConnectionFailed):
             pass  # it has expired, or leads where only the api can go
-    return (yield from _read_blob(inference_path(inference, name)))
+    return await read_path(transport, inference_path(inference, name))
 
 
-def read_link(link: str) -> Steps[Blob]:
-    """Read a blob by its link, once: what the link does not give, the api may."""
-    return _read_blob(link, is_read=False)
-
-
-def read_thumbnail(inference: InferenceFields, edge: int) -> Steps[Blob]:
-    """Read a JPEG whose longer edge has at most so many pixels."""
-    return _read_blob(f"{inference_path(inference, 'thumbnail')}?edge={edge}")
-
-
-def _read_blob(path: str, *, is_read: bool = True) -> Steps[Blob]:
+async def read_path(transport: Transport, path: str, *, is_read: bool = True) -> Blob:
+    """Read the blob at a path, or at a link: once, since what it does not give, the api may."""
     request = Request("GET", path, accept=ANY, may_leave=True, is_read=is_read)
-    response = yield from exchange(request)
+    response = await exchange(transport, request)
     content_type = response.headers.get("content-type", "application/octet-stream")
     return Blob(response.content, content_type)
 
@@ -160,9 +148,9 @@ def inference_path(inference: InferenceFields, *more: str) -> str:
     return make_path("models", inference.model_id, "inferences", f"uid:{inference.uid}", *more)
 
 
-def request_any(request: Request) -> Steps[Json]:
+async def request_any(transport: Transport, request: Request) -> Json:
     """Send a request of any route; None if the answer is empty."""
-    response = yield from exchange(request)
+    response = await exchange(transport, request)
     return _read(read_json, response) if response.content else None
 
 

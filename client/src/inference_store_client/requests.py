@@ -61,15 +61,6 @@ def make_request(
     return Request(method, path + query, content, accept, is_read)
 
 
-def make_any_request(
-    method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None
-) -> Request:
-    """Make a request of a route that a caller names. Raises SettingsError for another address."""
-    if not path.startswith("/v1/"):
-        raise SettingsError(f"{path!r} is no path of the API: it begins with /v1/")
-    return make_request(method, path, params=params, body=body)
-
-
 def make_path(*segments: str) -> str:
     """Return `/v1/…` with each segment percent-escaped once.
 

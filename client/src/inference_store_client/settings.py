@@ -1,24 +1,79 @@
-"""Where the store is, and with which key: an argument, else the environment, else a file.
+"""Where the store is, and with which key: an argument, else the environment, else a file; and when
+a read is sent again.
 
 Without a key, what `istore login` has signed in with is sent.
 """
 
 import os
+import random
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 
 from inference_store_client.sign_in import SignIn, TokenCache
 
-from .errors import SettingsError
+from .errors import SettingsError, StoreError
 from .origin import Origin
 from .private_files import read_private
-from .retries import DEFAULT_RETRIES, Retries
 
 URL, KEY = "INFERENCE_STORE_URL", "INFERENCE_STORE_KEY"
 _TOKENS: Final = "tokens.json"
+
+
+_MOST_DOUBLED: Final = 100
+"""So many times a wait is doubled: more than any is worth, and fewer than a float takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a read is sent again, and how long it waits before; `attempts=1`: never again.
+
+    The wait doubles each time, up to `longest_wait_seconds`, and is shortened at random, so that
+    many clients do not return at once. `Retry-After` is honoured: if it is longer than
+    `longest_retry_after_seconds`, the refusal is raised at once. A stream that makes progress
+    begins to count again.
+    """
+
+    attempts: int = 6
+    first_wait_seconds: float = 0.5
+    longest_wait_seconds: float = 30.0
+    longest_retry_after_seconds: float = 300.0
+    at_first_contact: bool = True
+    """Whether a refused connection is tried again before the store has ever answered."""
+
+    def find_wait(self, error: StoreError, attempt: int) -> float | None:
+        """Return how long to wait before the next attempt; None: there is none.
+
+        `attempt`: the number of the one that failed, from 1.
+        """
+        least = error.retry_after_seconds
+        is_too_long = least > self.longest_retry_after_seconds
+        if not error.is_transient or is_too_long or attempt >= self.attempts:
+            return None
+        doubled = self.first_wait_seconds * 2.0 ** min(attempt - 1, _MOST_DOUBLED)
+        wait = min(doubled, self.longest_wait_seconds)
+        return max(wait * random.uniform(0.5, 1.0), least)
+
+
+DEFAULT_RETRIES: Final = Retries(at_first_contact=False)
+"""Of who gives none: where nothing has answered yet, the address is probably wrong."""
+
+
+def read_retry_after(text: str, *, now: datetime | None = None) -> float:
+    """Return the seconds that `Retry-After` asks for, as a number or as a date; 0 for none."""
+    text = text.strip()
+    if text.isdecimal() and text.isascii():
+        return float(text)
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return 0.0
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +113,9 @@ def find_settings(
     origin = _make_origin(url or saved.get("url"))
     if key is None and "url" in saved and Origin(saved["url"]) == origin:
         key = saved.get("key")
-    sign_in = _find_sign_in(origin, get_cache(file)) if key is None else None
+    sign_in, cache = None, get_cache(file)
+    if key is None and (tokens := cache.find(origin)) is not None:
+        sign_in = SignIn(origin, cache, tokens)
     return ClientSettings(origin, _check_key(key), retries, sign_in)
 
 
@@ -79,11 +136,6 @@ def _make_origin(address: str | None) -> Origin:
 def get_cache(file: Path | None = None) -> TokenCache:
     """Return the sign-ins of the user, which are beside the user's file."""
     return TokenCache((file or get_file()).with_name(_TOKENS))
-
-
-def _find_sign_in(origin: Origin, cache: TokenCache) -> SignIn | None:
-    tokens = cache.find(origin)
-    return None if tokens is None else SignIn(origin, cache, tokens)
 
 
 def _read_file(path: Path) -> dict[str, str]:

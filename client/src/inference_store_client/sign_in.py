@@ -160,13 +160,9 @@ class Tokens:
         """Return whether the access token ends within so many seconds."""
         return time.time() + within_seconds >= self.expires_at
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the members, for a file."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, members: Any) -> Self:
-        """Return what `to_json` gave. Raises ValueError for anything else."""
+        """Return those of a file. Raises ValueError for anything else."""
         try:
             tokens = cls(**members)
         except TypeError as wrong:
@@ -227,7 +223,7 @@ class TokenCache:
 
     def put(self, origin: Origin, tokens: Tokens) -> None:
         """Write the sign-in to a store. The caller holds the lock."""
-        self._write({**self._read(), origin.name: tokens.to_json()})
+        self._write({**self._read(), origin.name: asdict(tokens)})
 
     def remove(self, origin: Origin) -> None:
         """Forget the sign-in to a store. The caller holds the lock."""

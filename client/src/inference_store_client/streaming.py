@@ -1,27 +1,17 @@
-"""A stream of lines, each an inference. No I/O.
+"""A stream of lines, each an inference.
 
 Each line is delivered once: a line that was cut off is dropped, and comes again after the cursor of
 the line before. Without the last line there is an error, never a short result.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from typing import Any, Final, TypeAlias, TypeVar
 
-from inference_store_client.arrow_batches import ArrowColumn, iterate_columns
-from inference_store_client.commands import (
-    Close,
-    Deliver,
-    Deliveries,
-    Failure,
-    Outcome,
-    Read,
-    Steps,
-    Wait,
-)
+from inference_store_client.arrow_batches import iterate_columns
 from inference_store_client.decoding import decode
 from inference_store_client.errors import (
     ConnectionFailed,
@@ -33,14 +23,15 @@ from inference_store_client.errors import (
     warn,
     warn_of_header,
 )
-from inference_store_client.exchange import TRANSIENT, get_settings, open_content
+from inference_store_client.exchange import TRANSIENT, open_content
 from inference_store_client.json_text import write_count
 from inference_store_client.question import Question
 from inference_store_client.requests import NDJSON, Request
 from inference_store_client.tables import Rows
+from inference_store_client.transport import Response, Transport
 from inference_store_client.values.answers import StreamEnd
 
-# A stream that is resumed until it has its end. No I/O.
+# A stream that is resumed until it has its end.
 
 
 @dataclass(slots=True)
@@ -49,6 +40,8 @@ class Position:
 
     most: int | None = None
     """The most that are asked for; None: until the end."""
+    noun: str = "inference"
+    """What is received."""
     cursor: str | None = None
     received: int = 0
     moves: int = 0
@@ -62,7 +55,7 @@ class Position:
         """Whether as many came as were asked for."""
         return self.most is not None and self.received >= self.most
 
-    def move(self, cursor: str) -> None:
+    def move(self, cursor: str | None = None) -> None:
         """Continue after this cursor, if the connection breaks."""
         self.cursor, self.moves = cursor, self.moves + 1
 
@@ -72,110 +65,90 @@ class Position:
 
 
 MakeRequest = Callable[[str | None], Request]
-ReadPart = Callable[[Position], Steps[Failure | None]]
-"""Reads what one connection brings; None: that was the end."""
+ReadPart = Callable[[Response, Position], AsyncIterator[Any]]
+"""Yields what one connection brings. Raises StoreError unless that was the end."""
 
 
-def resume(make_request: MakeRequest, read_part: ReadPart, position: Position) -> Steps[None]:
+async def resume(
+    transport: Transport, make_request: MakeRequest, read_part: ReadPart, position: Position
+) -> AsyncGenerator[Any, None]:
     """Read a stream to its end, over as many connections as it takes.
 
     Raises StreamIncomplete, or the refusal of the store.
     """
-    attempt, retries = 0, (yield from get_settings()).retries
+    attempt, retries = 0, transport.settings.retries
     while True:
         moves = position.moves
-        failure = yield from _read_once(make_request(position.cursor), read_part, position)
-        if failure is None:
+        try:
+            async with open_content(transport, make_request(position.cursor)) as response:
+                if not position.has_warned:
+                    position.has_warned = True
+                    warn_of_header(response.headers)
+                async for item in read_part(response, position):
+                    yield item
             return
-        attempt = 1 if position.moves > moves else attempt + 1
-        wait = retries.find_wait(failure, attempt)
-        if wait is None:
-            raise _explain(failure.error, position)
-        yield Wait(wait)
-
-
-def _read_once(request: Request, read_part: ReadPart, position: Position) -> Steps[Failure | None]:
-    opened = yield from open_content(request)
-    if isinstance(opened, Failure):
-        return opened
-    if not position.has_warned:
-        position.has_warned = True
-        warn_of_header(opened.headers)
-    failure = yield from read_part(position)
-    yield Close()
-    return failure
+        except StoreError as error:
+            if position.is_full:  # a connection may break after all has come
+                return
+            attempt = 1 if position.moves > moves else attempt + 1
+            wait = retries.find_wait(error, attempt)
+            if wait is None:
+                raise _explain(error, position) from error.__cause__
+        await transport.sleep(wait)
 
 
 def _explain(error: StoreError, position: Position) -> StoreError:
-    count = f"{write_count(position.received, 'inference')} had come"
+    count = f"{write_count(position.received, position.noun)} had come"
     if not isinstance(error, ConnectionFailed):
         if position.received:
             error.add_note(count)
         return error
-    incomplete = StreamIncomplete(f"{error}; {count}, and they are not everything")
-    incomplete.__cause__ = error
-    return incomplete
+    return StreamIncomplete(f"{error}; {count}, and they are not everything")
 
 
 T = TypeVar("T")
 Build: TypeAlias = Callable[[dict[str, Any]], Any]
 """Makes an inference of a line."""
-CUT = "the stream ended without its end"
+CUT: Final = "the stream ended without its end"
 
 
-def stream(question: Question, build: Build) -> Deliveries[Any]:
-    """Deliver every match of a question. Raises StreamIncomplete, or the store's refusal."""
-    position = Position(question.limit)
+def stream(transport: Transport, question: Question, build: Build) -> AsyncGenerator[Any, None]:
+    """Yield every match of a question. Raises StreamIncomplete, or the store's refusal."""
     make_request = partial(question.query_request, accept=NDJSON)
-    yield from resume(make_request, partial(_read_lines, build), position)
+    read_part = partial(_read_lines, build)
+    return resume(transport, make_request, read_part, Position(question.limit))
 
 
-def _read_lines(build: Build, position: Position) -> Steps[Failure | None]:
+async def _read_lines(build: Build, response: Response, position: Position) -> AsyncIterator[Any]:
     decoder, begin = LineDecoder(), position.received
-    while True:
-        piece = yield Read()
-        if isinstance(piece, Failure):
-            return piece
-        if not piece:
-            return Failure(ConnectionFailed(CUT))
-        assert isinstance(piece, bytes)
-        items: list[Any] = []
-        end = _take_lines(map(read_line, decoder.feed(piece)), build, position, items)
-        if items:
-            yield Deliver(items)
-        if end is not None:
-            return _finish(end, position, position.received - begin)
-        if position.is_full:
-            return None
+    async for piece in response.pieces:
+        for line in map(read_line, decoder.feed(piece)):
+            if "cursor" not in line:
+                _check_end(decode(StreamEnd, line), position, position.received - begin)
+                return
+            position.move(line["cursor"])
+            if "uid" in line:  # else it says how far the search has come
+                item = build(line)
+                position.received += 1
+                yield item
+            if position.is_full:
+                return
+    raise ConnectionFailed(CUT)
 
 
-def _take_lines(
-    lines: Iterator[dict[str, Any]], build: Build, position: Position, items: list[Any]
-) -> StreamEnd | None:
-    """Add the inferences of the lines to `items`; return the last line, if it is there."""
-    for line in lines:
-        if "cursor" not in line:
-            return decode(StreamEnd, line)
-        position.move(line["cursor"])
-        if "uid" in line:  # else it says how far the search has come
-            items.append(build(line))
-            position.received += 1
-        if position.is_full:
-            break
-    return None
-
-
-def _finish(end: StreamEnd, position: Position, received: int) -> Failure | None:
-    """Return what the last line of a connection says; None: nothing is left."""
+def _check_end(end: StreamEnd, position: Position, received: int) -> None:
+    """Raise StoreError if the last line of a connection says that something is left."""
     if end.count != received:
         raise UnexpectedAnswer(f"the stream sent {received} inferences and counts {end.count}")
     warn(end.warnings)
     if end.problem is None and end.next is None:
-        return None
+        return
     position.cursor = end.next or position.cursor
     if end.problem is None:
-        return Failure(ConnectionFailed("the store ended the stream before its end"))
-    return Failure(make_refusal(end.problem), end.problem.status in TRANSIENT)
+        raise ConnectionFailed("the store ended the stream before its end")
+    refusal = make_refusal(end.problem)
+    refusal.is_transient = end.problem.status in TRANSIENT
+    raise refusal
 
 
 MOST_BYTES: Final = 256 * 1024 * 1024
@@ -243,50 +216,29 @@ class Restart:
 RESTART: Final = Restart()
 
 
-def take_head(head: bytes, position: Position, *, is_same: bool) -> Steps[bool]:
-    """Deliver what a file of columns begins with, once; `is_same`: as the one before.
+async def take_head(head: bytes, position: Position, *, is_same: bool) -> AsyncIterator[Any]:
+    """Yield what a file of columns begins with, once; `is_same`: as the one before.
 
-    False: the columns are others than those before, which are void.
+    Otherwise yield RESTART, since what came before is void, and raise ConnectionFailed.
     """
     if position.head is None:
         position.head = head
-        yield Deliver([Chunk(head)])
+        yield Chunk(head)
     elif not is_same:
         position.begin_again()
-        yield Deliver([RESTART])
-        return False
-    return True
+        yield RESTART
+        raise ConnectionFailed("the columns have changed since the stream began")
 
 
-def collect(steps: Deliveries[T | Restart]) -> Steps[Rows[T]]:
-    """Perform steps; return what they deliver after the last RESTART."""
-    items: Rows[T] = Rows()
-
-    def take(item: T | Restart) -> None:
+async def collect(items: AsyncIterable[T | Restart]) -> Rows[T]:
+    """Return the items that come after the last RESTART."""
+    rows: Rows[T] = Rows()
+    async for item in items:
         if isinstance(item, Restart):
-            items.clear()
+            rows.clear()
         else:
-            items.append(item)
-
-    yield from for_each(steps, take)
-    return items
-
-
-def for_each(steps: Deliveries[T], act: Callable[[T], Steps[None] | None]) -> Steps[None]:
-    """Perform steps, and act on each item that they deliver, perhaps by further steps."""
-    outcome: Outcome = None
-    while True:
-        try:
-            command = steps.send(outcome)
-        except StopIteration:
-            return
-        if isinstance(command, Deliver):
-            outcome = None
-            for item in command.items:
-                if (more := act(item)) is not None:
-                    yield from more
-        else:
-            outcome = yield command
+            rows.append(item)
+    return rows
 
 
 # Columns as data frames; each library is imported when it is asked for.
@@ -311,14 +263,13 @@ def require_frames(extra: str) -> None:
 def make_pandas(content: bytes) -> Any:
     """Return a stream of Arrow as a `pandas.DataFrame`."""
     pandas = import_extra("pandas", "pandas")
-    columns = {column.name: _make_series(pandas, column) for column in iterate_columns(content)}
-    return pandas.DataFrame(columns)
+    series = {
+        column.name: pandas.Series(column.values, dtype=_DTYPES.get(column.type, "object"))
+        for column in iterate_columns(content)
+    }
+    return pandas.DataFrame(series)
 
 
 def make_polars(content: bytes) -> Any:
     """Return a stream of Arrow as a `polars.DataFrame`."""
     return import_extra("polars", "polars").read_ipc_stream(BytesIO(content)).drop("cursor")
-
-
-def _make_series(pandas: Any, column: ArrowColumn) -> Any:
-    return pandas.Series(column.values, dtype=_DTYPES.get(column.type, "object"))

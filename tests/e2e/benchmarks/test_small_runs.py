@@ -30,5 +30,5 @@ def test_erasures(
     assert json.loads(results.read_text()).keys() >= {"machine", *PARTS}
     printed = capsys.readouterr().out
     assert "| questions during an erasure, p99 (page), times of without | < 2 | " in printed
-    assert "| 40 inferences, 120 objects" in printed
+    assert "  40 inferences, 120 objects: " in printed
     assert "| versioned: the whole erasure beside both" in printed

@@ -12,7 +12,7 @@ from inference_store.objects import Blobs
 from inference_store_client import InvalidRequest, SettingsError
 from inference_store_client import chariot as istore
 from inference_store_client.chariot import inference, models
-from inference_store_client.chariot.connection import disconnect
+from inference_store_client.chariot.inference import disconnect
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.api.hallway import MODEL

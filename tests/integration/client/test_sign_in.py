@@ -85,10 +85,3 @@ async def test_who_does_not_sign_in_gets_nothing(istore: Istore, issuer: DeviceI
         assert (refused.returncode, said in refused.stderr) == (1, True), refusal
         assert (await istore.run("count", MODEL)).returncode == 1, refusal
     assert (await istore.run("logout")).returncode == 1
-
-
-async def test_without_an_issuer_the_setting_is_named(make_app: MakeApp, tmp_path: Path) -> None:
-    async with serve_app(make_app(auth="off")) as http:
-        refused = await Istore(str(http.base_url), tmp_path).run("login")
-    assert refused.returncode == 2
-    assert "INFERENCE_STORE_OIDC_DEVICE_CLIENT_ID" in refused.stderr

@@ -1,64 +1,58 @@
-"""A store that streams, without any I/O: it answers the core's commands."""
+"""A store that streams, without any I/O: it is the transport of the core."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from inference_store_client import commands
 from inference_store_client.errors import ConnectionFailed
 from inference_store_client.origin import Origin
 from inference_store_client.question import Question
 from inference_store_client.requests import Request
-from inference_store_client.retries import Retries
-from inference_store_client.settings import ClientSettings
+from inference_store_client.settings import ClientSettings, Retries
+from inference_store_client.transport import Jobs, Response, Transport
 from tests.both_clients import make_item
 
 Line = dict[str, Any]
-Pieces = Iterator[bytes | commands.Failure]
+Pieces = Iterator[bytes | ConnectionFailed]
 SETTINGS: Final = ClientSettings(Origin("https://store.example"), retries=Retries(attempts=4))
 QUESTION: Final = Question(path="/v1/models/m/inferences", filter="n > 1")
-CUT: Final = commands.Failure(ConnectionFailed("cut"))
+CUT: Final = ConnectionFailed("cut")
 
 
 @dataclass(slots=True)
-class Performance:
-    """What commands lead to, and what was performed."""
+class FakeTransport(Transport):
+    """Answers with what a function gives for each request, and counts what is done."""
 
-    delivered: list[Any] = field(default_factory=list)
+    answer: Callable[[Request], tuple[Response, Pieces]]
+    settings: ClientSettings = SETTINGS
     waits: list[float] = field(default_factory=list)
     closed: int = 0
-    result: Any = None
-    settings: ClientSettings = SETTINGS
 
-    def run(
-        self,
-        steps: commands.Steps[Any],
-        open: Callable[[Request], tuple[commands.Response, Pieces]],
-    ) -> None:
-        """Perform the commands. `open`: answers a request, and with which pieces."""
-        pieces: Pieces = iter(())
-        outcome: Any = None
-        while True:
-            try:
-                command = steps.send(outcome)
-            except StopIteration as end:
-                self.result = end.value
-                return
-            outcome = None
-            match command:
-                case commands.Settings():
-                    outcome = self.settings
-                case commands.Open(request):
-                    outcome, pieces = open(request)
-                case commands.Read():
-                    outcome = next(pieces)
-                case commands.Wait(seconds):
-                    self.waits.append(seconds)
-                case commands.Deliver(items):
-                    self.delivered += items
-                case commands.Close():
-                    self.closed += 1
+    @asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[Response]:
+        response, pieces = self.answer(request)
+        try:
+            yield replace(response, pieces=_raise_cuts(pieces))
+        finally:
+            self.closed += 1
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+    def open_jobs(self) -> AbstractAsyncContextManager[Jobs]:
+        raise NotImplementedError
+
+
+async def _raise_cuts(pieces: Pieces) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        if isinstance(piece, ConnectionFailed):
+            raise piece
+        yield piece
 
 
 @dataclass(slots=True)
@@ -73,9 +67,8 @@ class FakeStore:
     piece_bytes: int = 50
     is_silent: bool = False
     change_end: Callable[[Line], Line] = lambda end: end
-    refusals: list[commands.Response] = field(default_factory=list)
+    refusals: list[Response] = field(default_factory=list)
     bodies: list[Line] = field(default_factory=list)
-    performance: Performance = field(default_factory=Performance)
     encode_columns: Callable[[int], bytes] | None = None
     """Encodes something else than lines."""
     is_searching: bool = False
@@ -84,23 +77,22 @@ class FakeStore:
     """Of each answer that is a stream."""
     arrivals: list[Line] = field(default_factory=list)
     """What a page has after the last inference."""
+    transport: FakeTransport = field(init=False)
 
-    def drive(self, steps: commands.Steps[Any]) -> list[Any]:
-        """Perform the commands; return what they deliver."""
-        self.performance.run(steps, self._open)
-        return self.performance.delivered
+    def __post_init__(self) -> None:
+        self.transport = FakeTransport(self._open)
 
-    def _open(self, request: Request) -> tuple[commands.Response, Pieces]:
+    def _open(self, request: Request) -> tuple[Response, Pieces]:
         assert request.body is not None
         body = json.loads(request.body)
         self.bodies.append(body)
         if self.refusals:
             refusal = self.refusals.pop(0)
-            return commands.Response(refusal.status, refusal.headers), iter([refusal.content, b""])
+            return refusal, iter([refusal.content])
         begin = int(body.get("cursor") or 0)
         if "limit" in body:
-            return commands.Response(200), iter([self._encode_page(begin), b""])
-        return commands.Response(200, self.headers), self._cut(self.encode(begin))
+            return Response(200), iter([self._encode_page(begin)])
+        return Response(200, self.headers), self._cut(self.encode(begin))
 
     def _encode_page(self, begin: int) -> bytes:
         items = [make_item(number) for number in range(begin, self.count)][:50] or self.arrivals
@@ -121,7 +113,8 @@ class FakeStore:
     def _cut(self, content: bytes) -> Pieces:
         cut = next(self.cuts)
         yield from cut_up(content if cut is None else content[:cut], self.piece_bytes)
-        yield b"" if cut is None or self.is_silent else CUT
+        if cut is not None and not self.is_silent:
+            yield CUT
 
 
 def cut_up(content: bytes, size: int) -> Iterator[bytes]:

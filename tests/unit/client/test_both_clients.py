@@ -39,8 +39,7 @@ from inference_store_client import (
     meta,
     tables,
 )
-from inference_store_client.commands import Failure
-from inference_store_client.retries import DEFAULT_RETRIES, read_retry_after
+from inference_store_client.settings import DEFAULT_RETRIES, read_retry_after
 from inference_store_client.tables import Rows
 from inference_store_client.values.answers import Page
 from inference_store_client.values.models import Registration
@@ -327,11 +326,14 @@ async def test_any_route_is_asked_with_exact_numbers(client: Client) -> None:
         await client.ask(lambda: store.request("GET", "https://other.example/v1/me"))
 
 
-async def test_a_key_stays_at_its_origin(client: Client) -> None:
-    """Neither a link nor a redirect carries it elsewhere, nor what else the client sends."""
+async def test_a_key_stays_at_its_origin(
+    client: Client,
+) -> None:
+    """Neither a link nor a redirect carries a key elsewhere, nor what else the client sends."""
     links = {"data": "https://bucket.example/x?signature=1", "response": None, "metadata": None}
-    item = make_item(1, urls=links)
-    recorded = Recorded([answer(item), httpx.Response(200, content=b"jpeg"), answer(item)])
+    jpeg = httpx.Response(200, content=b"jpeg", headers={"Content-Type": "image/jpeg"})
+    expired = httpx.Response(403, text="<Error>expired</Error>")
+    recorded = Recorded([answer(make_item(1, urls=links)), jpeg, expired, jpeg])
     store = client.make_answered(recorded, _KEY)
     inference = await client.ask(lambda: store.model("m").inference("frame-1"))
     assert (await client.ask(inference.image)).content == b"jpeg"
@@ -339,24 +341,11 @@ async def test_a_key_stays_at_its_origin(client: Client) -> None:
     assert str(link.url) == links["data"]
     assert "authorization" not in link.headers
     assert _KEY not in str(link.headers.raw)
-
-
-async def test_a_link_that_has_expired_is_read_through_the_api(client: Client) -> None:
-    links = {"data": "https://bucket.example/x", "response": None, "metadata": None}
-    recorded = Recorded(
-        [
-            answer(make_item(1, urls=links)),
-            httpx.Response(403, text="<Error>expired</Error>"),
-            httpx.Response(200, content=b"jpeg", headers={"Content-Type": "image/jpeg"}),
-        ]
-    )
-    store = client.make_answered(recorded, _KEY)
-    inference = await client.ask(lambda: store.model("m").inference("frame-1"))
     blob = await client.ask(inference.data)
     assert (blob.content, blob.content_type) == (b"jpeg", "image/jpeg")
-    path = recorded.requests[2].url.raw_path.decode()
+    path = recorded.requests[3].url.raw_path.decode()
     assert path == f"{_PATH}/uid%3A{inference.uid}/data"
-    assert recorded.requests[2].headers["authorization"] == f"Bearer {_KEY}"
+    assert recorded.requests[3].headers["authorization"] == f"Bearer {_KEY}"
 
 
 async def test_redirects(client: Client) -> None:
@@ -412,13 +401,16 @@ def test_both_have_the_same_methods_and_help() -> None:
     for kind in (package.Inferences, package.AsyncInferences):
         assert str(inspect.signature(kind.count)) == "(self) -> int"
         assert inspect.getdoc(kind.count) == "Count the matches, exactly."
+    assert str(inspect.signature(Inferences.stream)).endswith(
+        "-> collections.abc.Iterator[~InferenceT]"
+    )
 
 
 def list_signatures(kind: Any) -> dict[str, str]:
     """Return the public members of a class, each with its signature if it is a method."""
     members = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
     return {
-        name: str(inspect.signature(member)) if callable(member) else ""
+        name: str(inspect.signature(member)).replace(".AsyncIt", ".It") if callable(member) else ""
         for name, member in members.items()
     }
 
@@ -466,7 +458,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 
 def test_waits_grow_to_a_bound_and_are_shortened_at_random() -> None:
     retries = Retries(attempts=9, first_wait_seconds=1, longest_wait_seconds=20)
-    failure = Failure(ConnectionFailed("cut"))
+    failure = ConnectionFailed("cut")
     for attempt, most in enumerate([1, 2, 4, 8, 16, 20, 20, 20], start=1):
         wait = retries.find_wait(failure, attempt)
         assert wait is not None

@@ -19,20 +19,20 @@ from hypothesis import strategies as st
 
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store_client import ExportFailed, SettingsError
-from inference_store_client.commands import Response
 from inference_store_client.decoding import decode
 from inference_store_client.exporting import stream_part
 from inference_store_client.origin import Origin
 from inference_store_client.requests import Request
 from inference_store_client.settings import ClientSettings
-from inference_store_client.streaming import RESTART
+from inference_store_client.streaming import Restart
+from inference_store_client.transport import Response, iterate
 from inference_store_client.values.exports import ExportFormat, ExportPart
 from tests.both_clients import Client, Recorded
 from tests.largest_file import largest_file
 from tests.properties import examples
 
 from .fake_exports import EXPORT, make_export, make_page, make_part
-from .fake_stream import CUT, Performance, Pieces, cut_up
+from .fake_stream import CUT, FakeTransport, Pieces, cut_up
 
 _DONE = make_export("done")
 Answer = httpx.Response | BaseException
@@ -234,20 +234,18 @@ class FakeBucket:
         begin = request.begin + self.shift if self.knows_ranges and request.begin else 0
         self.begins.append(request.begin)
         if begin and begin >= len(_CONTENT):  # as S3: there is no such range
-            return Response(416), iter([b""])
+            return Response(416), iter([])
         rest = _CONTENT[begin:]
         cut = self.cuts.pop(0) if self.cuts else len(rest) + 1
-        last = b"" if cut > len(rest) else CUT
-        return Response(206 if begin else 200), iter([*cut_up(rest[:cut], 7), last])
+        last = [] if cut > len(rest) else [CUT]
+        return Response(206 if begin else 200), iter([*cut_up(rest[:cut], 7), *last])
 
     def download(self) -> bytes:
         """Return what the core delivers."""
         part = decode(ExportPart, make_part(1, _CONTENT))
-        performance = Performance(settings=_SETTINGS)
-        performance.run(stream_part(UUID(EXPORT), part), self.open)
-        delivered = b""
-        for item in performance.delivered:
-            delivered = b"" if item is RESTART else delivered + item
+        transport, delivered = FakeTransport(self.open, _SETTINGS), b""
+        for item in iterate(stream_part(transport, UUID(EXPORT), part)):
+            delivered = b"" if isinstance(item, Restart) else delivered + item
         return delivered
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, product, repeat
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -16,22 +17,22 @@ from inference_store_client import (
     Unavailable,
     UnexpectedAnswer,
 )
-from inference_store_client.commands import Failure, Response
+from inference_store_client.command_line.tail import Event, EventDecoder, follow
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed
-from inference_store_client.following import Event, EventDecoder, follow
 from inference_store_client.question import Question
 from inference_store_client.requests import Request, make_request
 from inference_store_client.streaming import LineDecoder, read_line, stream
+from inference_store_client.transport import Response, iterate
 from inference_store_client.values.inference import InferenceFields
 from tests.both_clients import make_problem
 
-from .fake_stream import CUT, QUESTION, FakeStore, Line, Performance, Pieces, cut_up
+from .fake_stream import CUT, QUESTION, FakeStore, FakeTransport, Line, Pieces, cut_up
 
 
 def read(store: FakeStore, question: Question = QUESTION) -> list[str]:
-    steps = stream(question, partial(decode, InferenceFields))
-    return [inference.inference_id for inference in store.drive(steps)]
+    items = stream(store.transport, question, partial(decode, InferenceFields))
+    return [inference.inference_id for inference in iterate(items)]
 
 
 def expected(count: int) -> list[str]:
@@ -50,9 +51,9 @@ def refuse(status: int, name: str = "some-problem", **headers: str) -> Response:
 def test_a_whole_stream_is_one_connection_and_a_cut_one_asks_the_same() -> None:
     store = FakeStore(20, whole())
     assert read(store) == expected(20)
-    assert len(store.bodies) == store.performance.closed == 1
+    assert len(store.bodies) == store.transport.closed == 1
     assert store.bodies[0]["include"] == ["metadata", "predictions"]
-    assert not store.performance.waits
+    assert not store.transport.waits
     store = FakeStore(9, whole(3_000, 3_000))
     read(store)
     assert len(store.bodies) == 3
@@ -68,7 +69,7 @@ def test_it_is_whole_wherever_it_is_cut() -> None:
     for cut, is_silent in product([*ends[:-2], *range(0, len(content), 67)], (False, True)):
         store = FakeStore(3, whole(cut), is_silent=is_silent)
         assert read(store) == expected(3), (cut, is_silent)
-        assert len(store.bodies) == store.performance.closed == 2, (cut, is_silent)
+        assert len(store.bodies) == store.transport.closed == 2, (cut, is_silent)
 
 
 def test_without_progress_it_is_an_error() -> None:
@@ -76,7 +77,7 @@ def test_without_progress_it_is_an_error() -> None:
         store = FakeStore(5, repeat(100), is_silent=is_silent)
         with pytest.raises(StreamIncomplete, match="0 inferences had come"):
             read(store)
-        assert (len(store.bodies), len(store.performance.waits)) == (4, 3)
+        assert (len(store.bodies), len(store.transport.waits)) == (4, 3)
     with pytest.raises(StreamIncomplete, match="3 inferences had come, and they are not"):
         read(FakeStore(5, chain([3_000], repeat(0))))
 
@@ -85,7 +86,7 @@ def test_a_refusal_that_passes_is_waited_for_and_another_raised(subtests: pytest
     for status in (429, 502, 503):
         store = FakeStore(5, whole(), refusals=[refuse(status, **{"retry-after": "7"})] * 2)
         assert read(store) == expected(5), status
-        assert store.performance.waits == [7, 7], status
+        assert store.transport.waits == [7, 7], status
     for refusal, error in [
         (refuse(403), Forbidden),
         (refuse(401), Unauthorized),
@@ -95,7 +96,7 @@ def test_a_refusal_that_passes_is_waited_for_and_another_raised(subtests: pytest
         store = FakeStore(5, whole(), refusals=[refusal])
         with subtests.test(str(refusal)), pytest.raises(error):
             read(store)
-        assert not store.performance.waits, refusal
+        assert not store.transport.waits, refusal
 
 
 def end_with(*store_ends: Line) -> Any:
@@ -160,28 +161,34 @@ def test_events_are_cut_whatever_the_pieces_are() -> None:
         ], size
 
 
-def follow_all(connections: list[Response | list[bytes | Failure]]) -> Performance:
-    def open(_: Request) -> tuple[Response, Pieces]:
-        connection = connections.pop(0)
-        if isinstance(connection, Response):
-            return connection, iter([connection.content, b""])
-        return Response(200), iter([*connection, b""])
+def follow_all(
+    connections: list[Response | list[bytes | ConnectionFailed]],
+) -> tuple[list[str], int]:
+    """Return the names of the events until the store refuses, and how often it was waited."""
 
-    performance = Performance()
-    request = make_request("GET", "/v1/models/m/inferences/follow")
+    def answer(_: Request) -> tuple[Response, Pieces]:
+        connection = connections.pop(0)
+        return (
+            (connection, iter([]))
+            if isinstance(connection, Response)
+            else (Response(200), iter(connection))
+        )
+
+    transport = FakeTransport(answer)
+    names: list[str] = []
+    events = iterate(follow(transport, make_request("GET", "/v1/models/m/inferences/follow")))
     with pytest.raises(Forbidden):
-        performance.run(follow(request), open)
-    return performance
+        names.extend(map(attrgetter("name"), events))
+    return names, len(transport.waits)
 
 
 def test_arrivals_are_followed_until_the_store_refuses_or_stands_still() -> None:
     end = b"event: end\ndata: " + refuse(403).content + b"\n\n"
+    names = ["begin", "inferences", "begin", "begin", "begin"]
     followed = follow_all(
         [[_BEGIN, _ARRIVED], [_BEGIN, CUT], [_BEGIN, _ARRIVED[:9], CUT], [_BEGIN, end]]
     )
-    names = [event.name for event in followed.delivered]
-    assert names == ["begin", "inferences", "begin", "begin", "begin"]
-    assert len(followed.waits) == 2
+    assert followed == (names, 2)
     with pytest.raises(Unavailable):
         follow_all([Response(503)] * 4)
     with pytest.raises(ConnectionFailed):

@@ -95,8 +95,6 @@ KINDS: dict[str, type[Any]] = {
     "ThumbnailPage": answers.ThumbnailPage,
     "Drawing": answers.Drawing,
     "Shape": answers.Shape,
-    "Box": answers.ShapeBox,
-    "RotatedBox": answers.OrientedBox,
     "Keypoint": answers.Keypoint,
 }
 # What is for people, or for browsers.
@@ -106,6 +104,10 @@ LEFT_OUT = {
     "Aggregate": {"explain"},
     "Erasure": {"decided_by", "given_up"},
     "Caller": {"session"},
+    # What the client reads for itself has what it needs.
+    "Drawing": {"uid", "width", "height", "units", "without_shape"},
+    "Shape": {"rank", "label", "score", "box", "oriented"},
+    "Thumbnail": {"content_type", "width", "height", "problem"},
 }
 # A part that can be left out is an object that says so.
 _HOLD = {"id": "019ac3f2-7c00-8123-9abc-000000000001", "name": "hold"}

@@ -7,8 +7,8 @@ docs/how-to/client.md says what is only emulated.
 
 from . import inference as inference
 from . import models as models
-from .connection import connect as connect
 from .inference import bulk_delete_inferences as bulk_delete_inferences
+from .inference import connect as connect
 from .inference import count_inferences as count_inferences
 from .inference import filter_inferences as filter_inferences
 from .inference import get_inference as get_inference

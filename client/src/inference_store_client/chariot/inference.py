@@ -1,13 +1,14 @@
-"""The functions of the reference system about inferences."""
+"""The functions of the reference system about inferences, and the store that they ask."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from inference_store_client.errors import NotFound, SettingsError
+from inference_store_client.question import MOST_OF_A_PAGE
 from inference_store_client.requests import make_path
+from inference_store_client.sync import Store
 
-from .connection import get_store
 from .models import (
     BaseInferenceFilter,
     Inference,
@@ -15,7 +16,28 @@ from .models import (
     PaginationSortDirection,
 )
 
-_MOST_OF_A_PAGE: Final = 1000
+_STORES: list[Store] = []
+"""The store that was chosen, if one was."""
+
+
+def connect(url: str | None = None, key: str | None = None) -> None:
+    """Choose the store; what is not given is found as `Store` finds it."""
+    store = Store(url, key)
+    disconnect()
+    _STORES.append(store)
+
+
+def disconnect() -> None:
+    """Close the connections."""
+    while _STORES:
+        _STORES.pop().close()
+
+
+def get_store() -> Store:
+    """Return the store that was chosen, else that of the environment."""
+    if not _STORES:
+        connect()
+    return _STORES[-1]
 
 
 def filter_inferences(model_id: str, request_body: NewGetInferencesRequest) -> list[Inference]:
@@ -62,8 +84,8 @@ def bulk_delete_inferences(model_id: str, filter_: BaseInferenceFilter) -> list[
     body = filter_.to_body() | {"fields": ["uid", "inference_id"]}
     items = list(_read(model_id, body, None))
     path = make_path("models", model_id, "erasures")
-    for begin in range(0, len(items), _MOST_OF_A_PAGE):
-        ids = [f"uid:{item['uid']}" for item in items[begin : begin + _MOST_OF_A_PAGE]]
+    for begin in range(0, len(items), MOST_OF_A_PAGE):
+        ids = [f"uid:{item['uid']}" for item in items[begin : begin + MOST_OF_A_PAGE]]
         get_store().request("POST", path, body={"inference_ids": ids})
     return [item["inference_id"] for item in items]
 
@@ -71,7 +93,7 @@ def bulk_delete_inferences(model_id: str, filter_: BaseInferenceFilter) -> list[
 def _read(model_id: str, body: Mapping[str, Any], most: int | None) -> Iterator[Mapping[str, Any]]:
     """Yield the matches, page by page."""
     path = make_path("models", model_id, "inferences", "query")
-    limit = _MOST_OF_A_PAGE if most is None else max(1, min(most, _MOST_OF_A_PAGE))
+    limit = MOST_OF_A_PAGE if most is None else max(1, min(most, MOST_OF_A_PAGE))
     position: Mapping[str, str] = {}
     while True:
         page = get_store().request("POST", path, body={**body, "limit": limit, **position})

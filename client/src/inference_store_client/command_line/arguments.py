@@ -1,17 +1,15 @@
 """The arguments that several commands have, and what they become."""
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 from inference_store_client.errors import SettingsError
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.requests import make_path
-from inference_store_client.retries import DEFAULT_RETRIES, Retries
-from inference_store_client.settings import find_settings
-from inference_store_client.sync import Transport
+from inference_store_client.settings import DEFAULT_RETRIES, Retries
+from inference_store_client.sync import Store
 from inference_store_client.times import read_time
 
 IMPATIENT: Final = Retries(attempts=3, at_first_contact=False)
@@ -71,6 +69,13 @@ def add_filter(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_ids(parser: argparse._ActionsContainer) -> None:
+    """Add ids in place of a filter."""
+    parser.add_argument(
+        "--id", action="append", dest="ids", help="the id of an inference; may be repeated"
+    )
+
+
 def add_columns(parser: argparse.ArgumentParser) -> None:
     """Add the columns."""
     parser.add_argument(
@@ -104,28 +109,19 @@ def parse_time(text: str) -> datetime:
         raise argparse.ArgumentTypeError(str(wrong)) from None
 
 
-@contextmanager
-def open_store(
-    options: argparse.Namespace, retries: Retries = DEFAULT_RETRIES
-) -> Iterator[Transport]:
-    """Open the connection to the store that the arguments name."""
-    settings = find_settings(options.url, options.key, retries=retries)
-    with closing(Transport(settings)) as transport:
-        yield transport
+def open_store(options: argparse.Namespace, retries: Retries = DEFAULT_RETRIES) -> Store:
+    """Return the store that the arguments name; it is closed by who asked for it."""
+    return Store(options.url, options.key, retries=retries)
 
 
 def make_question(
-    options: argparse.Namespace,
-    columns: Sequence[str] | None = None,
-    *,
-    sort: str = NEWEST_FIRST,
-    since: datetime | None = None,
+    options: argparse.Namespace, columns: Sequence[str] | None = None, *, sort: str = NEWEST_FIRST
 ) -> Question:
     """Return the question of the arguments; `columns` None: all of an inference."""
     return Question(
         path=make_path("models", options.model, "inferences"),
         filter=options.filter,
-        since=options.since or since,
+        since=options.since,
         until=options.until,
         unknown_keys=options.unknown_keys,
         sort=sort,

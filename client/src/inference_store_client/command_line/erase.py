@@ -10,9 +10,9 @@ from inference_store_client.decoding import decode
 from inference_store_client.json_text import Json, write_count
 from inference_store_client.reading import request_any, require_object
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.sync import Transport
+from inference_store_client.transport import Transport, run
 
-from .arguments import IMPATIENT, add_filter, add_store, open_store
+from .arguments import IMPATIENT, add_filter, add_ids, add_store, open_store
 from .ending import FAILED, say
 from .main import Command
 from .printing import add_format, is_table, print_members
@@ -22,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("model", help="the id of the model")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--id", action="append", dest="ids", help="the id of an inference; may be repeated"
-    )
+    add_ids(what)
     what.add_argument(
         "--subject", nargs=2, metavar=("KEY", "VALUE"), help="all about one person: person_id p-7"
     )
@@ -34,17 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_erase(options: argparse.Namespace) -> int:
     """Show what would go, and erase it if that was asked for."""
     body = _make_body(options)
-    with open_store(options, IMPATIENT) as transport:
-        estimate = _post(transport, options.model, {**body, "dry_run": True}, is_read=True)
+    with open_store(options, IMPATIENT) as store:
+        estimate = _post(store._transport, options.model, {**body, "dry_run": True}, is_read=True)
         if not options.yes:
             _print(estimate, options)
             say("Nothing was erased. The same command with --yes erases it for ever.")
             return FAILED
         say(_describe(estimate))
-        erasure = _post(transport, options.model, body, is_read=False)
+        erasure = _post(store._transport, options.model, body, is_read=False)
     _print(erasure, options)
     say("The erasure was asked for: what it takes is hidden, and then deleted.")
     return 0
@@ -65,7 +63,7 @@ def _post(
     """Send an erasure, or a dry run, which changes nothing and may be sent again."""
     path = make_path("models", model, "erasures")
     request = make_request("POST", path, body=body, is_read=is_read)
-    return require_object(transport.run(request_any(request)))
+    return require_object(run(request_any(transport, request)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +89,4 @@ def _print(answer: Mapping[str, Json], options: argparse.Namespace) -> None:
         print(write_line(answer))
 
 
-ERASE: Final = Command(add_arguments, run)
+ERASE: Final = Command(add_arguments, run_erase)

@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -16,9 +16,7 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import IO, Any, Final
 
-from inference_store_client.columns import stream_columns
-from inference_store_client.commands import Steps
-from inference_store_client.csv_records import stream_csv
+from inference_store_client.columns import stream_columns, stream_csv
 from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.datasets.writing import make_dataset_request, write_dataset
 from inference_store_client.errors import SettingsError, import_extra
@@ -26,6 +24,7 @@ from inference_store_client.json_text import write_count
 from inference_store_client.private_files import NewFile
 from inference_store_client.question import Question
 from inference_store_client.streaming import Chunk, Restart, stream
+from inference_store_client.transport import Transport, iterate, run
 
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
@@ -110,21 +109,12 @@ def _select(reader: Any, names: list[str], sink: _Sink) -> Iterator[Any]:
 class ExportFormat:
     """A format: how its bytes come, what they are made into at the end, and what that needs."""
 
-    stream: Callable[[Question], Steps[None]]
+    stream: Callable[[Transport, Question], AsyncGenerator[Any, None]]
     endings: Sequence[str]
     needs: Mapping[str, str]
     """Modules, and the extra that installs each."""
     convert: Callable[[IO[bytes], str], None] | None = None
-
-    def require(self) -> None:
-        """Raise SettingsError if something is not installed: before anything is asked."""
-        for name, extra in self.needs.items():
-            import_extra(name, extra)
-
-    def finish(self, file: NewFile) -> None:
-        """Make the bytes that came into the file."""
-        if self.convert is not None:
-            file.convert(self.convert)
+    """Makes the bytes that came into the file."""
 
 
 def find_ending(output: Path) -> str | None:
@@ -133,8 +123,8 @@ def find_ending(output: Path) -> str | None:
     return next((name for name, known in FORMATS.items() if ending in known.endings), None)
 
 
-def _stream_lines(question: Question) -> Steps[None]:
-    """Deliver the inferences as the API shows them, a line each, without cursors."""
+def _stream_lines(transport: Transport, question: Question) -> AsyncGenerator[Any, None]:
+    """Yield the inferences as the API shows them, a line each, without cursors."""
     is_uid_asked = question.fields is None or "uid" in question.fields
 
     def encode(item: dict[str, Any]) -> Chunk:
@@ -143,7 +133,7 @@ def _stream_lines(question: Question) -> Steps[None]:
             del item["uid"]
         return Chunk(json.dumps(item).encode() + b"\n", 1)
 
-    return stream(question, encode)
+    return stream(transport, question, encode)
 
 
 FORMATS: Final[Mapping[str, ExportFormat]] = {
@@ -228,9 +218,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> int:
     """Write the file. It appears when it is whole."""
-    _refuse_standard_output(options.output)
+    if str(options.output) == "-":
+        raise SettingsError("- is no ordinary file: name one; `query` prints lines of JSON")
     if options.force and (options.job or options.format in DATASETS):
         raise SettingsError(f"--force replaces a file alone: remove {options.output} first")
     if options.job:
@@ -241,21 +232,23 @@ def run(options: argparse.Namespace) -> int:
     if options.format in DATASETS:
         return _write_dataset(options)
     export_format = FORMATS[options.format or _find_format(options.output)]
-    export_format.require()
+    for name, extra in export_format.needs.items():  # before anything is asked
+        import_extra(name, extra)
     _check_output(options.output, force=options.force)
     question = make_question(options, options.columns)
     with (
-        open_store(options) as transport,
+        open_store(options) as store,
         closing(Progress()) as progress,
         closing(NewFile(options.output)) as file,
     ):
-        for chunk in transport.iterate(export_format.stream(question)):
+        for chunk in iterate(export_format.stream(store._transport, question)):
             if isinstance(chunk, Restart):
                 file.begin_again()
             else:
                 file.write(chunk.content)
             progress.accept(chunk)
-        export_format.finish(file)
+        if export_format.convert is not None:
+            file.convert(export_format.convert)
         file.publish()
     say(f"{progress.describe()}: {options.output}")
     return 0
@@ -266,10 +259,9 @@ def _write_dataset(options: argparse.Namespace) -> int:
     if options.columns is not None:
         raise SettingsError("a dataset has no columns: leave --columns out")
     request = make_dataset_request(options.format, options.output, None)
-    with open_store(options) as transport, closing(Progress()) as progress:
+    with open_store(options) as store, closing(Progress()) as progress:
         request = replace(request, on_added=lambda data: progress.accept(Chunk(data, 1)))
-        steps = write_dataset(make_question(options), request)
-        summary = transport.run(steps)
+        summary = run(write_dataset(store._transport, make_question(options), request))
     say(f"{progress.describe()}\n{summary}")
     return 0
 
@@ -282,11 +274,6 @@ def _find_format(output: Path) -> str:
     return ending
 
 
-def _refuse_standard_output(path: Path) -> None:
-    if str(path) == "-":
-        raise SettingsError("- is no ordinary file: name one; `query` prints lines of JSON")
-
-
 def _check_output(path: Path, *, force: bool) -> None:
     if not path.parent.is_dir():
         raise SettingsError(f"{path.parent} is no folder: make it first")
@@ -296,4 +283,4 @@ def _check_output(path: Path, *, force: bool) -> None:
         raise SettingsError(f"{path} exists: --force replaces it")
 
 
-EXPORT: Final = Command(add_arguments, run)
+EXPORT: Final = Command(add_arguments, run_export)

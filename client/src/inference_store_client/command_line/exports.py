@@ -6,21 +6,21 @@ It also lists what erasures took of one. `istore export --job` requests one, and
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 from uuid import UUID
 
-from inference_store_client.decoding import decode
+from inference_store_client import exporting
 from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
-from inference_store_client.exporting import make_export_request, read_export
 from inference_store_client.json_text import write_count
 from inference_store_client.reading import fetch, read_list
-from inference_store_client.requests import Request, make_path, make_request
-from inference_store_client.sync import Export, Transport
+from inference_store_client.requests import make_path, make_request
+from inference_store_client.streaming import collect
+from inference_store_client.sync import Export
+from inference_store_client.transport import run
 from inference_store_client.values.exports import ExportBlobs, ExportFormat, ExportPart
 
-from .arguments import IMPATIENT, REFUSE, add_store, make_question, open_store, parse_size
+from .arguments import IMPATIENT, REFUSE, add_store, open_store, parse_size
 from .ending import say
 from .main import Command
 from .printing import ListPage, add_format, print_items
@@ -58,7 +58,7 @@ def refuse_job_options(options: argparse.Namespace) -> None:
         raise SettingsError(f"{', '.join(names)}: of a job alone; add --job, or leave it out")
 
 
-def run_job(options: argparse.Namespace, format: str | None) -> int:
+def run_job(options: argparse.Namespace, format: Any) -> int:
     """Request the export, wait for it, and download its parts."""
     check_folder(options.output)
     if options.format not in {None, *JOB_FORMATS}:
@@ -67,16 +67,17 @@ def run_job(options: argparse.Namespace, format: str | None) -> int:
         raise SettingsError("--columns: a job writes all columns; leave it out, or leave out --job")
     if options.unknown_keys != REFUSE:
         raise SettingsError("--unknown-keys: a job refuses them; leave it out, or leave out --job")
-    with open_store(options) as transport:
-        request = make_export_request(
-            make_question(options),
-            format or JOB_FORMATS[0],
-            blobs=options.blobs,
-            expires_in=options.expires_in,
-            confirm=options.confirm,
+    with open_store(options) as store:
+        inferences = store.model(options.model).inferences(
+            options.filter, since=options.since, until=options.until
         )
         with _warn_if_lost():
-            export = _ask(transport, request)
+            export = inferences.export(
+                format or JOB_FORMATS[0],
+                blobs=options.blobs,
+                expires_in=options.expires_in,
+                confirm=options.confirm,
+            )
         download(export, options.output, f"Export {export.id}: the store writes it.")
     return 0
 
@@ -86,7 +87,7 @@ def download(export: Export, folder: Path, news: str | None = None) -> None:
     with _name_remedy(export):
         if news is not None:
             say(news)
-        parts, files = export._download(folder)
+        parts, files = run(exporting.download(export._transport, export.id, folder))
     say(_describe(parts, files, folder))
 
 
@@ -178,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run_action(options: argparse.Namespace) -> int:
     """Do it."""
     options.act(options)
     return 0
@@ -186,9 +187,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> None:
     """Show the exports that you may see, the newest first."""
-    with open_store(options, IMPATIENT) as transport:
+    with open_store(options, IMPATIENT) as store:
         request = make_request("GET", make_path("exports"), params={"limit": options.limit})
-        page = transport.run(fetch(ListPage, request))
+        page = run(fetch(store._transport, ListPage, request))
     print_items(page.items, _COLUMNS, options)
     if page.next is not None:
         say(f"There are more: --limit shows more than {options.limit}.")
@@ -197,41 +198,31 @@ def _list(options: argparse.Namespace) -> None:
 def _list_erased(options: argparse.Namespace) -> None:
     """Show what erasures took of an export, the earliest first: erase it in your copies too."""
     path = make_path("exports", _parse_id(options.id), "erased")
-    with open_store(options) as transport:
-        erased = transport.iterate(read_list(path, ListPage))
-        print_items([*erased], _ERASED_COLUMNS, options)
+    with open_store(options) as store:
+        erased = run(collect(read_list(store._transport, path, ListPage)))
+    print_items(erased, _ERASED_COLUMNS, options)
 
 
 def _get(options: argparse.Namespace) -> None:
     """Wait until an export is written, and download it into a new folder."""
     check_folder(options.output)
-    with open_store(options) as transport:
-        download(_read(transport, options.id), options.output)
+    with open_store(options) as store:
+        download(store.export(_parse_id(options.id)), options.output)
 
 
 def _cancel(options: argparse.Namespace) -> None:
     """Stop an export, and let the store delete its parts."""
-    with open_store(options, IMPATIENT) as transport:
-        export = _read(transport, options.id).cancel()
+    with open_store(options, IMPATIENT) as store:
+        export = store.export(_parse_id(options.id)).cancel()
     say(f"Export {export.id} is {export.state}: the store deletes its parts.")
 
 
 def _restart(options: argparse.Namespace) -> None:
     """Ask the question of an export again, as another export: for one that is stale."""
-    with open_store(options, IMPATIENT) as transport:
-        again = _read(transport, options.id).restart()
+    with open_store(options, IMPATIENT) as store:
+        again = store.export(_parse_id(options.id)).restart()
     get = f"`istore exports get {again.id} -o FOLDER` fetches it"
     say(f"Export {again.id}: the store writes it; {get}.")
-
-
-def _read(transport: Transport, id: str) -> Export:
-    request = make_request("GET", make_path("exports", _parse_id(id)))
-    return _ask(transport, request)
-
-
-def _ask(transport: Transport, request: Request) -> Export:
-    build = partial(decode, Export, _transport=transport)
-    return transport.run(read_export(request, build))
 
 
 def _parse_id(text: str) -> str:
@@ -243,4 +234,4 @@ def _parse_id(text: str) -> str:
         raise SettingsError(message) from None
 
 
-EXPORTS: Final = Command(add_arguments, run)
+EXPORTS: Final = Command(add_arguments, run_action)

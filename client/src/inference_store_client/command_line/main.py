@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
+from inference_store_client.errors import import_extra
+
 from .ending import end_quietly, interruptible
 
 # Imported when run: `--help` waits for none of them.
@@ -32,9 +34,10 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 # The modules of commands that share one.
 _MODULES: Final = {
-    **dict.fromkeys(("models", "query", "count", "aggregate", "get", "sample"), "reads"),
-    **dict.fromkeys(("tag", "untag"), "tagging"),
+    **dict.fromkeys(("models", "query", "count", "aggregate", "overview", "get"), "reads"),
+    **dict.fromkeys(("sample", "tag", "untag"), "reads"),
     **dict.fromkeys(("login", "logout"), "signing"),
+    "completion": "main",
 }
 PROGRAM: Final = "istore"
 
@@ -52,12 +55,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_root_parser() -> argparse.ArgumentParser:
-    """Build the parser of the options that come before a command."""
+def build_parser(*, is_whole: bool) -> argparse.ArgumentParser:
+    """Build the parser of the commands; `is_whole`: with the arguments of each."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description="Asks an Inference Store what models did in production."
     )
     parser.add_argument("--version", action=_Version)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, sentence in COMMANDS.items():
+        command = commands.add_parser(name, help=sentence, description=sentence, add_help=is_whole)
+        if is_whole:
+            import_command(name).add_arguments(command)
     return parser
 
 
@@ -81,11 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _choose_and_run(arguments: Sequence[str] | None) -> int:
-    parser = build_root_parser()
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, sentence in COMMANDS.items():
-        commands.add_parser(name, help=sentence, description=sentence, add_help=False)
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = build_parser(is_whole=False).parse_known_args(arguments)
     return _run(options.command, rest, f"{PROGRAM} {options.command}")
 
 
@@ -116,6 +120,30 @@ def join_values(arguments: Sequence[str]) -> list[str]:
         else:
             joined.append(argument)
     return joined
+
+
+# Shell completion, made from the commands' own arguments.
+
+_EPILOG = """examples:
+  cd ~/.local/share/bash-completion/completions && istore completion bash > istore
+  istore completion zsh > "${fpath[1]}/_istore"
+"""
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _complete(options: argparse.Namespace) -> int:
+    """Print the script."""
+    shtab = import_extra("shtab", "completion")
+    print(shtab.complete(build_parser(is_whole=True), options.shell))
+    return 0
+
+
+COMPLETION: Final = Command(_add_completion, _complete)
 
 
 if __name__ == "__main__":

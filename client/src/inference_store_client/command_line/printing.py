@@ -31,7 +31,9 @@ def shape(item: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, A
         names = dict.fromkeys(column.partition(".")[0] for column in columns)
         chosen = {name: item.get(name) for name in names}
     if isinstance(chosen.get(_METADATA), list):
-        metadata = _read_metadata(chosen[_METADATA])
+        metadata = {
+            entry["key"]: _read_entry(entry["type"], entry["value"]) for entry in chosen[_METADATA]
+        }
         is_whole = columns is None or _METADATA in columns
         chosen[_METADATA] = metadata if is_whole else _narrow(metadata, columns or ())
     return chosen
@@ -51,12 +53,8 @@ def _narrow(metadata: Mapping[str, Json], columns: Iterable[str]) -> dict[str, J
     return narrowed
 
 
-def _read_metadata(entries: Iterable[Mapping[str, Any]]) -> dict[str, Json]:
-    """Return metadata by key, each value in its type, times as the text that came."""
-    return {entry["key"]: _read_entry(entry["type"], entry["value"]) for entry in entries}
-
-
 def _read_entry(type_name: str, text: str | None) -> Json:
+    """Return a value of metadata in its type, a time as the text that came."""
     return text if type_name.strip().lower() in _TEXTS else read_value(type_name, text)
 
 

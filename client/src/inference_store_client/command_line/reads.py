@@ -1,32 +1,46 @@
-"""Commands that show what the store has: models, inferences, their number, one of them."""
+"""Commands that show what the store has: models, inferences, their number; and that tag them."""
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TextIO
 
 from inference_store_client.aggregating import Grouping, aggregate
-from inference_store_client.commands import Steps
 from inference_store_client.errors import SettingsError
-from inference_store_client.exchange import exchange
 from inference_store_client.json_text import read_json
 from inference_store_client.question import NEWEST_FIRST
-from inference_store_client.reading import count, fetch_plain, read_all, read_items, read_list
-from inference_store_client.requests import ANY, Request, make_path, make_request
-from inference_store_client.tables import make_printable
+from inference_store_client.reading import (
+    count,
+    fetch_plain,
+    make_overview_request,
+    read_all,
+    read_items,
+    read_list,
+    read_path,
+)
+from inference_store_client.requests import make_path, make_request
+from inference_store_client.streaming import collect
+from inference_store_client.tables import make_printable, shorten
+from inference_store_client.transport import iterate, run
 
 from .arguments import (
     IMPATIENT,
     add_columns,
     add_conditions,
+    add_filter,
+    add_ids,
     add_store,
+    add_window,
     make_question,
     open_store,
     parse_size,
 )
-from .ending import say
+from .ending import FAILED, say
 from .main import Command
 from .printing import (
+    LINES,
     ListPage,
     RowPrinter,
     add_format,
@@ -50,9 +64,9 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 def _show_models(options: argparse.Namespace) -> int:
     """Show them, in order of id."""
     params = {} if options.project is None else {"project_id": options.project}
-    with open_store(options, IMPATIENT) as transport:
-        steps = read_list(make_path("models"), ListPage, params)
-        items = [*transport.iterate(steps)]
+    with open_store(options, IMPATIENT) as store:
+        listed = read_list(store._transport, make_path("models"), ListPage, params)
+        items = run(collect(listed))
     print_items(items, _COLUMNS, options)
     return 0
 
@@ -76,9 +90,10 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 
 def _query(options: argparse.Namespace) -> int:
     question = make_question(options, choose_columns(options), sort=options.sort)
-    with open_store(options, IMPATIENT) as transport:
+    with open_store(options, IMPATIENT) as store:
         # one more than is shown, to know of it
-        items = transport.iterate(read_items(question.take(options.limit + 1), dict))
+        asked = question.take(options.limit + 1)
+        items = iterate(read_items(store._transport, asked, dict))
         RowPrinter(options).print_rows(islice(items, options.limit))
         has_more = next(items, None) is not None
     if has_more:
@@ -92,8 +107,8 @@ def _add_count(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(options: argparse.Namespace) -> int:
-    with open_store(options, IMPATIENT) as transport:
-        print(transport.run(count(make_question(options))))
+    with open_store(options, IMPATIENT) as store:
+        print(run(count(store._transport, make_question(options))))
     return 0
 
 
@@ -132,8 +147,10 @@ def _parse_json(text: str) -> Any:
 
 def _aggregate(options: argparse.Namespace) -> int:
     grouping = Grouping(options.by, options.every, options.order, options.limit)
-    with open_store(options, IMPATIENT) as transport:
-        rows = transport.run(aggregate(make_question(options), grouping, options.measures, {}))
+    with open_store(options, IMPATIENT) as store:
+        question = make_question(options)
+        measured = aggregate(store._transport, question, grouping, options.measures, {})
+        rows = run(measured)
     print_items(rows, [*dict.fromkeys(name for row in rows for name in row)], options)
     return 0
 
@@ -155,8 +172,9 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 def _sample(options: argparse.Namespace) -> int:
     question = make_question(options, choose_columns(options))
     sample = question.take_sample(options.size, options.seed)
-    with open_store(options, IMPATIENT) as transport:
-        RowPrinter(options).print_rows(transport.iterate(read_all(sample, dict)))
+    with open_store(options, IMPATIENT) as store:
+        items = iterate(read_all(store._transport, sample, dict))
+        RowPrinter(options).print_rows(items)
     return 0
 
 
@@ -175,13 +193,13 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
 def _get(options: argparse.Namespace) -> int:
     """Show one inference with all that is known of it, or a blob of it."""
     path = make_path("models", options.model, "inferences", options.inference)
-    with open_store(options, IMPATIENT) as transport:
+    with open_store(options, IMPATIENT) as store:
         if options.part is not None:
-            content = transport.run(_read_part(f"{path}/{options.part}"))
-            write_part(content, options.part, sys.stdout)
+            blob = run(read_path(store._transport, f"{path}/{options.part}"))
+            write_part(blob.content, options.part, sys.stdout)
             return 0
         request = make_request("GET", path, params={"include": "metadata,predictions"})
-        item = transport.run(fetch_plain(request))
+        item = run(fetch_plain(store._transport, request))
     shown = shape(item, None)
     if (count := shown.pop("count", 1)) and count > 1:
         say(f"{count} inferences have this id; this is the newest.")
@@ -201,9 +219,95 @@ def write_part(content: bytes, part: str, output: TextIO) -> None:
     output.buffer.write(content)
 
 
-def _read_part(path: str) -> Steps[bytes]:
-    response = yield from exchange(Request("GET", path, accept=ANY, may_leave=True))
-    return response.content
+# What a model did over time, as a page of text with lines of bars.
+
+_BARS: Final = " ▁▂▃▄▅▆▇█"
+_WIDTH: Final = 20
+
+
+def _add_overview(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the id of the model")
+    add_window(parser)
+    add_format(parser)
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const=LINES, help="as --format jsonl"
+    )
+    add_store(parser)
+
+
+def _show_overview(options: argparse.Namespace) -> int:
+    request = make_overview_request(options.model, options.since, options.until)
+    with open_store(options, IMPATIENT) as store:
+        overview = run(fetch_plain(store._transport, request))
+    print(*(_describe(overview) if is_table(options) else [write_line(overview)]), sep="\n")
+    return 0
+
+
+def _describe(overview: Any) -> Iterator[str]:
+    bars, number = overview["bars"], overview["inferences"]
+    if not number:
+        yield "no inference in this time"
+    else:
+        yield f"{overview['received_from'][:19]}Z to {overview['received_to'][:19]}Z"
+        yield _line("inferences", f"{number:,}", [bar["inferences"] for bar in bars])
+        yield _line("errors", _share(overview["errors"], number), [bar["errors"] for bar in bars])
+        yield _line("with predictions", _share(overview["predicted"], number), ())
+        for at, value in (overview["latency"] or {}).items():
+            spans = [(bar["latency"] or {}).get(at, 0) for bar in bars]
+            yield _line(f"latency {at}", f"{value:,.1f} ms", spans)
+    labelled = overview["other_labels"] + sum(label["inferences"] for label in overview["labels"])
+    for place, label in enumerate(overview["labels"]):
+        counts = [bar["labels"][place] for bar in bars]
+        yield _line(label["label"], _share(label["inferences"], labelled), counts)
+    if scores := overview["scores"]:
+        ends = f"{scores[0]['low']:g} to {scores[-1]['high']:g}"
+        yield _line("top scores", ends, [score["inferences"] for score in scores])
+    if overview["estimated"]:
+        of = f"{overview['sampled']:,} of {number:,} inferences"
+        yield f"Latency, labels, scores and problems are estimated from {of}."
+    waiting = {name: overview[name] for name in ("dead_letters", "parked_events")}
+    yield from (f"! {n:,} {name.replace('_', ' ')}" for name, n in waiting.items() if n)
+    for problem in overview["problems"]:
+        yield f"! {problem['inferences']:,} with {problem['property']} = '{problem['value']}'"
+
+
+def _line(name: str, value: str, numbers: Sequence[float]) -> str:
+    top = max(numbers, default=0) or 1
+    steps = [-(-number * (len(_BARS) - 1) // top) for number in numbers]
+    drawn = "".join(_BARS[int(step)] for step in steps)
+    return f"{shorten(make_printable(name), _WIDTH):<{_WIDTH}}{value:>16}  {drawn}".rstrip()
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({part / whole:.1%})"
+
+
+# Tags of the inferences that match.
+
+
+def _add_tag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the id of the model")
+    parser.add_argument("tags", nargs="+", metavar="tag", help="a tag, such as 'false alarm'")
+    what = parser.add_mutually_exclusive_group(required=True)
+    add_ids(what)
+    add_filter(what)
+    add_store(parser)
+
+
+def _tag(options: argparse.Namespace, *, removes: bool) -> int:
+    with open_store(options, IMPATIENT) as store:
+        inferences = store.model(options.model).inferences(
+            options.filter, inference_ids=options.ids
+        )
+        tagged = (inferences.untag if removes else inferences.tag)(*options.tags)
+    print(f"{tagged.changed:,} changed, {tagged.unchanged:,} were so already.")
+    for id in tagged.missing:
+        say(f"There is no inference {id!r}.")
+    for refused in tagged.refused:
+        say(f"uid:{refused.uid}: {refused.detail}")
+    for uid in tagged.remaining:
+        say(f"uid:{uid}: the time was over before its turn: send it again.")
+    return FAILED if tagged.missing or tagged.refused or tagged.remaining else 0
 
 
 MODELS: Final = Command(_add_models, _show_models)
@@ -212,3 +316,6 @@ COUNT: Final = Command(_add_count, _count)
 AGGREGATE: Final = Command(_add_aggregate, _aggregate)
 SAMPLE: Final = Command(_add_sample, _sample)
 GET: Final = Command(_add_get, _get)
+OVERVIEW: Final = Command(_add_overview, _show_overview)
+TAG: Final = Command(_add_tag, partial(_tag, removes=False))
+UNTAG: Final = Command(_add_tag, partial(_tag, removes=True))

@@ -6,15 +6,14 @@ What the issuer gives is written to a file that its owner alone may read, and se
 
 import argparse
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
 import httpx
 
-from inference_store_client.errors import NotFound, SettingsError, UnexpectedAnswer
+from inference_store_client.errors import SettingsError, UnexpectedAnswer
 from inference_store_client.http_clients import open_http
-from inference_store_client.reading import fetch, request_any
+from inference_store_client.reading import request_any
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.settings import ClientSettings, find_origin, find_settings, get_cache
 from inference_store_client.sign_in import (
@@ -25,8 +24,8 @@ from inference_store_client.sign_in import (
     request_code,
     wait_for_tokens,
 )
-from inference_store_client.sync import Transport
-from inference_store_client.values.answers import Caller
+from inference_store_client.sync import BlockingTransport, Store
+from inference_store_client.transport import run
 
 from .arguments import add_url
 from .ending import FAILED, say
@@ -38,9 +37,9 @@ _MEMBERS: Final = ("issuer", "client_id", "scopes")
 def _log_in(options: argparse.Namespace) -> int:
     """Sign in, and ask the store whether it accepts that, before anything is written."""
     settings = find_settings(options.url)
-    nobody = replace(settings, key=None, sign_in=None)
-    tokens = _sign_in(_find_device(nobody))
-    caller = _ask_who(replace(nobody, key=tokens.access_token))
+    tokens = _sign_in(_find_device(settings))
+    with Store(settings.origin.url, tokens.access_token) as store:
+        caller = store.me()
     cache = get_cache()
     with cache.lock():
         cache.put(settings.origin, tokens)
@@ -67,12 +66,12 @@ def _describe(code: DeviceCode) -> str:
 
 def _find_device(settings: ClientSettings) -> Mapping[str, str]:
     """Return the issuer of the store, and the client that asks it. Raises SettingsError."""
-    with closing(Transport(settings)) as transport:
-        try:
-            request = make_request("GET", make_path("session", "ways"))
-            answer = transport.run(request_any(request))
-        except NotFound:  # of an older store
-            answer = None
+    transport = BlockingTransport(replace(settings, key=None, sign_in=None))
+    request = make_request("GET", make_path("session", "ways"))
+    try:
+        answer = run(request_any(transport, request))
+    finally:
+        run(transport.close())
     device = answer.get("device") if isinstance(answer, Mapping) else None
     if device is None:
         raise SettingsError(
@@ -82,12 +81,6 @@ def _find_device(settings: ClientSettings) -> Mapping[str, str]:
     if not all(isinstance(device.get(name), str) for name in _MEMBERS):
         raise UnexpectedAnswer("the store does not say how to sign in")
     return {name: device[name] for name in _MEMBERS}
-
-
-def _ask_who(settings: ClientSettings) -> Caller:
-    """Return who the store takes the bearer of the token for. Raises Unauthorized."""
-    with closing(Transport(settings)) as transport:
-        return transport.run(fetch(Caller, make_request("GET", make_path("me"))))
 
 
 def _log_out(options: argparse.Namespace) -> int:

@@ -1,18 +1,28 @@
 """`istore tail`: shows the last arrivals in the order of their arrival, and follows."""
 
 import argparse
+import json
+import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from inference_store_client.errors import Unavailable
-from inference_store_client.following import ARRIVED, BEGIN, EVENTS, INTERRUPTED, follow
+from inference_store_client.decoding import decode
+from inference_store_client.errors import (
+    ConnectionFailed,
+    StoreError,
+    Unavailable,
+    UnexpectedAnswer,
+    make_refusal,
+)
+from inference_store_client.exchange import open_content
 from inference_store_client.question import Question
-from inference_store_client.reading import read_page
-from inference_store_client.requests import make_path, make_request
-from inference_store_client.sync import Transport
+from inference_store_client.reading import read_items
+from inference_store_client.requests import Request, make_path, make_request
+from inference_store_client.transport import Transport, iterate
+from inference_store_client.values.answers import Problem
 
 from .arguments import (
     REFUSE,
@@ -33,6 +43,93 @@ _MOST_SEEN: Final = 10_000
 _BY_ARRIVAL: Final = "-indexed_at"
 _LATER: Final = "empty"
 """A key that was there at the beginning may have been erased since."""
+
+
+# What arrives, as server-sent events: followed again if the connection ends.
+#
+# https://html.spec.whatwg.org/multipage/server-sent-events.html
+
+EVENTS: Final = "text/event-stream"
+BEGIN: Final = "begin"
+ARRIVED: Final = "inferences"
+INTERRUPTED: Final = "interrupted"
+"""An event of the client: its data says why the store cannot be reached."""
+_ANNOUNCED_ATTEMPT: Final = 2
+"""The failed attempt that is announced: the first is often a server that restarts."""
+_END: Final = "end"
+_MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event: its name, and its data from JSON."""
+
+    name: str
+    data: Any
+
+
+class EventDecoder:
+    """Cuts a stream of bytes into events. One that is cut off is never returned."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Yield the events that the piece completes. Raises UnexpectedAnswer."""
+        *whole, self._buffer = (self._buffer + piece).split(b"\n\n")
+        if len(self._buffer) > _MOST_BYTES:
+            raise UnexpectedAnswer(f"an event has more than {_MOST_BYTES:,} bytes")
+        for block in whole:
+            members = dict(_split(line) for line in block.split(b"\n") if line[:1] != b":")
+            if b"data" in members:
+                yield _read_event(members)
+
+
+def _split(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b":")
+    return name, value.removeprefix(b" ")
+
+
+def _read_event(members: dict[bytes, bytes]) -> Event:
+    try:
+        name = members.get(b"event", b"message").decode()
+        return Event(name, json.loads(members[b"data"]))
+    except ValueError as wrong:
+        raise UnexpectedAnswer(f"an event cannot be read: {wrong}") from wrong
+
+
+async def follow(transport: Transport, request: Request) -> AsyncGenerator[Event, None]:
+    """Yield the events of a route for ever; `begin` comes again after each interruption, and
+    `INTERRUPTED` with the reason before it, if the store cannot be reached at once.
+
+    Raises the refusal that ended them, or ConnectionFailed if they never began.
+    """
+    attempt, retries = 0, transport.settings.retries
+    while True:
+        has_begun = False
+        try:
+            async with open_content(transport, request) as response:
+                decoder = EventDecoder()
+                async for piece in response.pieces:
+                    for event in decoder.feed(piece):
+                        if event.name == _END:
+                            raise make_refusal(decode(Problem, event.data))
+                        if not has_begun:  # from then on it is followed for ever
+                            has_begun, attempt = True, 0
+                            retries = replace(retries, attempts=sys.maxsize)
+                        yield event
+            if has_begun:  # the store has ended it, as it does after its time
+                continue
+            raise ConnectionFailed("the store sent no event")
+        except StoreError as error:
+            failure = error
+        attempt += 1
+        wait = retries.find_wait(failure, attempt)
+        if wait is None:
+            raise failure
+        if retries.attempts == sys.maxsize and attempt == _ANNOUNCED_ATTEMPT:
+            yield Event(INTERRUPTED, str(failure))
+        await transport.sleep(wait)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +153,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show them until Ctrl-C."""
-    with open_store(options) as transport:
-        tail = Tail(transport, options, RowPrinter(options))
+    with open_store(options) as store:
+        tail = Tail(store._transport, options, RowPrinter(options))
         if options.no_follow:
             tail.show_last(options.limit)
             return 0
@@ -80,7 +177,7 @@ class Tail:
         path = make_path("models", self.options.model, "inferences", "follow")
         params = {} if self.options.filter is None else {"filter": self.options.filter}
         request = replace(make_request("GET", path, params=params), accept=EVENTS)
-        for event in self.transport.iterate(follow(request)):
+        for event in iterate(follow(self.transport, request)):
             if event.name == BEGIN:
                 self._begin()
             elif event.name == ARRIVED:
@@ -100,7 +197,7 @@ class Tail:
         """Show the last arrivals that were not shown, in the order of their arrival."""
         columns = choose_columns(self.options)
         since = datetime.now(UTC) - timedelta(days=1)
-        question = make_question(self.options, columns, sort=_BY_ARRIVAL, since=since)
+        question = replace(make_question(self.options, columns, sort=_BY_ARRIVAL), since=since)
         if self.has_begun:
             question = replace(question, unknown_keys=_LATER)
         items = list(self._read(question, limit))
@@ -120,13 +217,7 @@ class Tail:
         self._show([by_uid[uid] for uid in uids if uid in by_uid])
 
     def _read(self, question: Question, limit: int) -> Iterator[dict[str, Any]]:
-        cursor, count = None, 0
-        while count < limit:
-            page = self.transport.run(read_page(question, dict, cursor, limit - count))
-            yield from page.items
-            cursor, count = page.next, count + len(page.items)
-            if cursor is None:
-                return
+        return iterate(read_items(self.transport, question.take(limit), dict))
 
     def _show(self, items: Sequence[dict[str, Any]]) -> None:
         self.seen.update(dict.fromkeys(item["uid"] for item in items))

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from inference_store_client.errors import SettingsError, import_extra
 from inference_store_client.times import format_instant
 from inference_store_client.values.answers import Drawing, Keypoint, Shape
-from inference_store_client.values.inference import InferenceFields, Metadata, Prediction
+from inference_store_client.values.inference import InferenceFields, Prediction
 
 # Boxes and polygons in pixels, clipped to a picture.
 
@@ -42,7 +42,8 @@ def clip_polygon(points: Sequence[Point], size: Size) -> list[Point]:
     """
     width, height = size
     for axis, sign, limit in ((0, 1.0, 0), (0, -1.0, width), (1, 1.0, 0), (1, -1.0, height)):
-        points = _cut(points, _measure_distance(axis, sign, float(limit)))
+        edges = zip(points, [*points[1:], *points[:1]], strict=True)
+        points = [at for edge in edges for at in _cut_edge(*edge, axis, sign, float(limit))]
     return [*points] if measure_polygon(points) > 0 else []
 
 
@@ -60,19 +61,9 @@ def find_extent(points: Sequence[Point]) -> Box:
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def _measure_distance(axis: int, sign: float, limit: float) -> Callable[[Point], float]:
-    """Return how far a point is inside of an edge; negative: outside."""
-    return lambda point: sign * (point[axis] - limit)
-
-
-def _cut(points: Sequence[Point], measure: Callable[[Point], float]) -> list[Point]:
-    edges = zip(points, [*points[1:], *points[:1]], strict=True)
-    return [point for edge in edges for point in _cut_edge(*edge, measure)]
-
-
-def _cut_edge(begin: Point, end: Point, measure: Callable[[Point], float]) -> Iterator[Point]:
+def _cut_edge(begin: Point, end: Point, axis: int, sign: float, limit: float) -> Iterator[Point]:
     """Yield where an edge crosses into or out of the picture, and its end if that is inside."""
-    before, after = measure(begin), measure(end)
+    before, after = sign * (begin[axis] - limit), sign * (end[axis] - limit)
     if before * after < 0:
         share = before / (before - after)
         (x1, y1), (x2, y2) = begin, end
@@ -246,44 +237,26 @@ def _turn(box: Box, angle: float, size: Size) -> list[Point]:
 # What a dataset says of an inference, as JSON that a reader cannot round.
 
 
-def format_inference(inference: InferenceFields) -> dict[str, Any]:
-    """Return who an inference is; no link and no storage key."""
-    return {
-        "uid": str(inference.uid),
-        "inference_id": inference.inference_id,
-        "model_id": inference.model_id,
-        "received_at": format_instant(inference.received_at),
-    }
-
-
-def format_metadata(metadata: Metadata) -> dict[str, Any]:
-    """Return metadata by key: whole numbers exact, a decimal that no double holds as text."""
-    return {key: _format_value(value) for key, value in metadata.items()}
-
-
 def write_record(record: Mapping[str, Any]) -> str:
     """Return a record as a line of JSON."""
     return json.dumps(record, allow_nan=False) + "\n"
 
 
-def _format_value(value: Any) -> Any:
+def format_value(value: Any) -> Any:
+    """Return a value of metadata: whole numbers exact, a decimal that no double holds as text."""
     match value:
         case Decimal():
-            return _format_decimal(value)
+            double = float(value)
+            return double if Decimal(repr(double)) == value else str(value)
         case datetime():
             return format_instant(value)
         case str() | None | bool() | int():
             return value
         case Mapping():
-            return {str(name): _format_value(member) for name, member in value.items()}
+            return {str(name): format_value(member) for name, member in value.items()}
         case Sequence():
-            return [*map(_format_value, value)]
+            return [*map(format_value, value)]
     raise TypeError(f"metadata has no {type(value).__name__}")
-
-
-def _format_decimal(value: Decimal) -> float | str:
-    double = float(value)
-    return double if Decimal(repr(double)) == value else str(value)
 
 
 # Pictures as they were stored: what their first bytes and their header say.

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import tarfile
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,25 +13,69 @@ from functools import partial
 from itertools import count, groupby
 from operator import itemgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Final
 from unicodedata import normalize
 
 from inference_store_client.datasets.annotations import TEXT, Size, write_record
 from inference_store_client.datasets.summary import (
-    DatasetWriter,
+    DatasetSummary,
     Example,
     format_annotation,
     format_example,
 )
 from inference_store_client.errors import SettingsError
 
-from .summary import DatasetSummary
 
-_VISIBLE = 2
+class Spool:
+    """Lines of JSON, written once and then read as often as needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ".records.jsonl"
+        self._file = self._path.open("x", encoding="utf-8")
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write a record."""
+        self._file.write(write_record(record))
+
+    def __iter__(self) -> Iterator[Any]:
+        self._file.flush()
+        with self._path.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
 
 
-class CocoWriter:
+class DatasetWriter(ABC):
+    """Writes one format into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._spool = folder, Spool(folder)
+
+    @abstractmethod
+    def add(self, example: Example) -> None:
+        """Write an example; the classes are not known yet."""
+
+    @abstractmethod
+    def finish(self, summary: DatasetSummary) -> None:
+        """Write what needs all classes, which are in their final order here."""
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._spool.close()
+
+    @staticmethod
+    def _write_picture(folder: Path, example: Example) -> None:
+        with (folder / example.file_name).open("xb") as file:
+            file.write(example.picture.content)
+
+
+_VISIBLE: Final = 2
+
+
+class CocoWriter(DatasetWriter):
     """Writes `images/` and `annotations.json`, or what the two are to be called."""
 
     def __init__(
@@ -43,16 +88,15 @@ class CocoWriter:
     ) -> None:
         """`classifications`: the file of the labels of whole pictures; None: they are annotations
         without a box."""
-        self._folder, self._classifications = folder, classifications
+        super().__init__(folder)
+        self._classifications = classifications
         self._pictures, self._file = folder / pictures, folder / file
         self._pictures.mkdir()
-        self._spool = Spool(folder)
         self._keypoints: dict[str, dict[int, str | None]] = {}
 
     def add(self, example: Example) -> None:
         """Write the picture, and remember what is on it."""
-        with (self._pictures / example.file_name).open("xb") as file:
-            file.write(example.picture.content)
+        self._write_picture(self._pictures, example)
         image = {"file_name": example.file_name, **format_example(example)}
         for annotation in example.annotations:
             names = self._keypoints.setdefault(annotation.label, {})
@@ -62,7 +106,7 @@ class CocoWriter:
             {"image": image, "annotations": [*map(format_annotation, example.annotations)]}
         )
 
-    def finish(self, summary: DatasetSummary, /) -> None:
+    def finish(self, summary: DatasetSummary) -> None:
         """Write the file: records are read from disk one after the other."""
         categories = [
             _make_category(number, label, self._keypoints.get(label, {}))
@@ -82,22 +126,12 @@ class CocoWriter:
             file.write("]}\n")
         if self._classifications is not None and summary.labels:
             labels = {
-                record["image"]["uid"]: _format_class(record["image"])
-                for record in self._spool
-                if record["image"]["label"] is not None
+                image["uid"]: {"label": image["label"], "confidence": image["classes"][0]["score"]}
+                for image in (record["image"] for record in self._spool)
+                if image["label"] is not None
             }
             text = write_record({"classes": None, "labels": labels})
             (self._folder / self._classifications).write_text(text)
-        self._spool.remove()
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._spool.close()
-
-
-def _format_class(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the label of a picture as FiftyOne reads it."""
-    return {"label": image["label"], "confidence": image["classes"][0]["score"]}
 
 
 def _make_info(summary: DatasetSummary) -> dict[str, Any]:
@@ -167,21 +201,19 @@ def _write_items(file: IO[str], items: Iterable[Mapping[str, Any]]) -> None:
 _DIGITS: Final = 6
 
 
-class YoloWriter:
+class YoloWriter(DatasetWriter):
     """Writes `images/`, `labels/` and `data.yaml`, or pictures with a class of the whole into
     `train/<class>/`; and `inferences.jsonl`: whose picture is whose."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._images, self._labels = folder / "images", folder / "labels"
         self._images.mkdir()
         self._labels.mkdir()
-        self._spool = Spool(folder)
 
     def add(self, example: Example) -> None:
         """Write the picture, and remember its boxes."""
-        with (self._images / example.file_name).open("xb") as file:
-            file.write(example.picture.content)
+        self._write_picture(self._images, example)
         record = {
             "file_name": f"images/{example.file_name}",
             **format_example(example),
@@ -193,7 +225,7 @@ class YoloWriter:
         ]
         self._spool.add({"record": record, "labels": labels})
 
-    def finish(self, summary: DatasetSummary, /) -> None:
+    def finish(self, summary: DatasetSummary) -> None:
         """Write the labels by the index of their class, and the names of the classes."""
         indexes = {label: index for index, label in enumerate(summary.classes)}
         folders = _name_folders(summary.classes)
@@ -212,7 +244,6 @@ class YoloWriter:
             self._labels.rmdir()
         else:
             (self._folder / "data.yaml").write_text("".join(_list_lines(summary.classes)))
-        self._spool.remove()
 
     def _move(self, record: dict[str, Any], folder: str) -> None:
         """Move a picture into the folder of its class."""
@@ -220,10 +251,6 @@ class YoloWriter:
         target = f"{folder}/{Path(record['file_name']).name}"
         (self._folder / record["file_name"]).rename(self._folder / target)
         record["file_name"] = target
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._spool.close()
 
 
 _PLAIN: Final = re.compile(r"\w[\w .()+-]*\w|\w")
@@ -292,7 +319,7 @@ _END: Final = tarfile.RECORDSIZE
 """The most that the end of a tar file takes."""
 
 
-class WebDatasetWriter:
+class WebDatasetWriter(DatasetWriter):
     """Writes `shard-000000.tar` and so on: `<uid>.jpg` (or `txt`) and `<uid>.json` of each example,
     and `<uid>.cls` with the index of its class, which is filled in at the end.
 
@@ -302,8 +329,8 @@ class WebDatasetWriter:
     def __init__(self, folder: Path, *, shard_bytes: int = SHARD_BYTES) -> None:
         if shard_bytes < 1:
             raise SettingsError("shard_bytes is a number of bytes, at least 1")
-        self._folder, self._shard_bytes = folder, shard_bytes
-        self._spool = Spool(folder)
+        super().__init__(folder)
+        self._shard_bytes = shard_bytes
         self._shard: tarfile.TarFile | None = None
         self._shards = self._bytes = 0
 
@@ -328,7 +355,7 @@ class WebDatasetWriter:
             at = shard.offset - _BLOCK
             self._spool.add({"shard": str(shard.name), "at": at, "label": example.label})
 
-    def finish(self, summary: DatasetSummary, /) -> None:
+    def finish(self, summary: DatasetSummary) -> None:
         """Close the last shard, and write the classes: their indexes and their names."""
         self._close_shard()
         indexes = {label: index for index, label in enumerate(summary.classes)}
@@ -337,15 +364,14 @@ class WebDatasetWriter:
                 for place in places:
                     shard.seek(place["at"])
                     shard.write(str(indexes[place["label"]]).ljust(_INDEX_DIGITS).encode())
-        self._spool.remove()
         lines = [
             write_record({"index": n, "label": label}) for n, label in enumerate(summary.classes)
         ]
         (self._folder / "classes.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def close(self) -> None:
-        """Close what is open."""
-        self._spool.close()
+        """Close the shard too."""
+        super().close()
         self._close_shard()
 
     def _close_shard(self) -> None:
@@ -370,7 +396,7 @@ def _make_header(name: str, size: int) -> tarfile.TarInfo:
     return header
 
 
-class HuggingFaceWriter:
+class HuggingFaceWriter(DatasetWriter):
     """Writes pictures and `metadata.jsonl`, or texts into `data.jsonl`.
 
     Metadata is one text of JSON: Arrow would not hold keys of several types, nor whole numbers
@@ -378,7 +404,7 @@ class HuggingFaceWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._files: dict[str, IO[str]] = {}
 
     def add(self, example: Example) -> None:
@@ -400,8 +426,7 @@ class HuggingFaceWriter:
         if example.picture.suffix == TEXT:
             self._write("data.jsonl", {"text": example.picture.content.decode(), **record})
             return
-        with (self._folder / example.file_name).open("xb") as file:
-            file.write(example.picture.content)
+        self._write_picture(self._folder, example)
         self._write("metadata.jsonl", {"file_name": example.file_name, **record})
 
     def _write(self, name: str, record: Mapping[str, Any]) -> None:
@@ -409,12 +434,12 @@ class HuggingFaceWriter:
             self._files[name] = (self._folder / name).open("x", encoding="utf-8")
         self._files[name].write(write_record(record))
 
-    def finish(self, _: DatasetSummary, /) -> None:
-        """Close the files. Labels are texts: `class_encode_column` makes a `ClassLabel` of them."""
-        self.close()
+    def finish(self, summary: DatasetSummary) -> None:
+        """Labels are texts: `class_encode_column` makes a `ClassLabel` of them."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the files too."""
+        super().close()
         for file in self._files.values():
             file.close()
 
@@ -432,15 +457,9 @@ class DatasetFormat:
     """Suffixes of pictures that its readers skip."""
     has_texts: bool = False
     """Whether an input may be a text, such as JSON, in place of a picture."""
-    extra: str = "datasets"
-    """What must be installed: `'./client[…]'`."""
 
 
-def _list(*formats: DatasetFormat) -> Mapping[str, DatasetFormat]:
-    return MappingProxyType({each.name: each for each in formats})
-
-
-FORMATS: Final = _list(
+_FORMATS: Final = (
     DatasetFormat("coco", "COCO", CocoWriter, has_outlines=True),
     DatasetFormat("yolo", "YOLO", YoloWriter, unsupported=frozenset({"gif"})),
     DatasetFormat(
@@ -463,6 +482,7 @@ FORMATS: Final = _list(
     ),
     DatasetFormat("webdataset", "WebDataset", WebDatasetWriter, has_outlines=True, has_texts=True),
 )
+FORMATS: Final[Mapping[str, DatasetFormat]] = {each.name: each for each in _FORMATS}
 """Every format by name."""
 
 
@@ -472,29 +492,3 @@ def find_format(name: str) -> DatasetFormat:
         return FORMATS[name]
     except KeyError:
         raise SettingsError(f"no format {name!r}: there are {', '.join(FORMATS)}") from None
-
-
-class Spool:
-    """Lines of JSON, written once and then read as often as needed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / ".records.jsonl"
-        self._file = self._path.open("x", encoding="utf-8")
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Write a record."""
-        self._file.write(write_record(record))
-
-    def __iter__(self) -> Iterator[Any]:
-        self._file.flush()
-        with self._path.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
-
-    def remove(self) -> None:
-        """Remove the file."""
-        self.close()
-        self._path.unlink()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

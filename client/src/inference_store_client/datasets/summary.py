@@ -1,18 +1,13 @@
 """What a dataset holds, and what is not in it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from inference_store_client.datasets.annotations import (
-    Annotation,
-    Picture,
-    format_inference,
-    format_metadata,
-)
+from inference_store_client.datasets.annotations import Annotation, Picture, format_value
 from inference_store_client.json_text import write_count
+from inference_store_client.times import format_instant
 from inference_store_client.values.inference import InferenceFields, Prediction
 
 LEFT_OUT: Final[Mapping[str, str]] = {
@@ -35,18 +30,6 @@ REMARKS: Final[Mapping[str, str]] = {
     "without_outline": "pictures have boxes for some of their contours or keypoints",
 }
 """What a reader of the dataset should know."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts while a dataset is written."""
-
-    pictures: int = 0
-    annotations: int = 0
-    labels: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    remarks: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,30 +103,20 @@ class Example:
 
 
 def format_example(example: Example) -> dict[str, Any]:
-    """Return what every format says of an example."""
-    width, height = example.picture.size
+    """Return what every format says of an example; no link and no storage key."""
+    inference, (width, height) = example.inference, example.picture.size
     scored = [{"label": each.label, "score": each.score} for each in example.classes]
     return {
-        **format_inference(example.inference),
+        "uid": str(inference.uid),
+        "inference_id": inference.inference_id,
+        "model_id": inference.model_id,
+        "received_at": format_instant(inference.received_at),
         "width": width,
         "height": height,
         "label": example.label,
         "classes": scored,
-        "metadata": format_metadata(example.inference.metadata),
+        "metadata": {key: format_value(value) for key, value in inference.metadata.items()},
     }
-
-
-class DatasetWriter(Protocol):
-    """Writes one format into a folder."""
-
-    def add(self, example: Example) -> None:
-        """Write an example; the classes are not known yet."""
-
-    def finish(self, summary: DatasetSummary, /) -> None:
-        """Write what needs all classes, which are in their final order here."""
-
-    def close(self) -> None:
-        """Close what is open."""
 
 
 def format_annotation(annotation: Annotation) -> dict[str, Any]:

@@ -211,28 +211,7 @@ class Caller:
     version: str
 
 
-# The predictions of an inference as shapes over its picture.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeBox:
-    """An upright box in pixels, y down."""
-
-    xmin: float
-    ymin: float
-    xmax: float
-    ymax: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrientedBox:
-    """A turned box: centre and size are shares of the picture, the angle is in radians."""
-
-    cx: float
-    cy: float
-    w: float
-    h: float
-    angle: float
+# The predictions of an inference as shapes over its picture: what a dataset needs of them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,27 +230,17 @@ class Shape:
     kind: Literal["box", "oriented_box", "polygon", "keypoints"]
     ordinal: int
     """The index of its prediction in the response."""
-    rank: int
-    label: str | None
-    score: float | None
     points: tuple[tuple[float, ...], ...]
     """x and y of each, in pixels."""
     keypoints: tuple[Keypoint, ...] | None
     """One for each point; None for other kinds."""
-    box: ShapeBox | None
-    oriented: OrientedBox | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """The shapes of an inference, in the order of the response."""
 
-    uid: UUID
-    width: int | None
-    height: int | None
-    units: Literal["pixels", "shares"]
     shapes: tuple[Shape, ...]
-    without_shape: int
     problem: str | None
     """Why contours or keypoints are missing."""
 
@@ -281,16 +250,12 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """A thumbnail as JPEG in base64, or why there is none."""
+    """A thumbnail as JPEG in base64, and the size of the picture; None: there is none."""
 
     uid: UUID
-    content_type: str | None
-    width: int | None
-    height: int | None
     picture_width: int | None
     picture_height: int | None
     data: str | None = field(repr=False)
-    problem: Problem | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,10 +89,6 @@ class Predictions(Sequence[Prediction]):
         return f"Predictions({'not included' if self._items is None else list(self._items)})"
 
 
-NO_PREDICTIONS: Final = Predictions(None)
-"""What was not asked for."""
-
-
 # Reads the text of a metadata value as its declared type, exactly.
 #
 # The rules are those of the store (`metadata_as` object), but a timestamp becomes a `datetime`.
@@ -219,8 +215,8 @@ class Metadata(Mapping[str, MetadataValue]):
         return "Metadata(not included)" if self._entries is None else f"Metadata({self._by_key})"
 
 
-NO_METADATA: Final = Metadata(None)
-"""What was not asked for."""
+_NO_METADATA: Final = Metadata(None)
+_NO_PREDICTIONS: Final = Predictions(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +276,8 @@ class InferenceFields:
     data_storage_key: str | None
     response_storage_key: str | None
     metadata_storage_key: str | None
-    metadata: Metadata = NO_METADATA
-    predictions: Predictions = NO_PREDICTIONS
+    metadata: Metadata = _NO_METADATA
+    predictions: Predictions = _NO_PREDICTIONS
     urls: Urls | None = None
     """With `include=["urls"]`."""
     distance_metres: float | None = None

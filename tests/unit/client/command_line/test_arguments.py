@@ -85,7 +85,10 @@ def test_an_error_of_the_api_names_the_option() -> None:
 
 
 def test_what_is_called_wrongly_is_refused(
-    capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
+    capsys: pytest.CaptureFixture[str],
+    subtests: pytest.Subtests,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     cases: list[tuple[list[str], str]] = [
         (["query"], "required: model"),
@@ -116,7 +119,19 @@ def test_what_is_called_wrongly_is_refused(
         (["-o", "a", "--job", "--force"], "--force replaces a file alone: remove a first"),
         (["-o", "a", "--format", "coco", "--force"], "--force replaces a file alone"),
         (["-o", "a", "--job", "--unknown-keys", "empty"], "--unknown-keys: a job refuses them"),
+        (
+            ["-o", "a", "--format", "chariot"],
+            "--format chariot: only the store writes it; add --jo",
+        ),
+        (["-o", "a", "--format", "webdataset", "--blobs", "copy"], "--blobs: of a job alone"),
+        (["-o", "a", "--format", "coco", "--job"], "a job writes parquet, arrow"),
+        (["-o", "frames"], "--format arrow|chariot|coco|csv|fiftyone|"),
+        (["-o", "/no/such/folder/frames.csv"], "is no folder"),
+        (["-o", "/tmp", "--format", "csv"], "is no ordinary file"),
+        (["-o", "a.csv", "--url", "store.example"], "'store.example' is no address"),
+        (["-o", "a.csv", "--key", "ü"], "no header can hold"),
     ]
+    monkeypatch.chdir(tmp_path)
     for words, remedy in exports:
         assert main(["export", "m", "--url", "https://store.example", *words]) == 2, words
         assert remedy in capsys.readouterr().err, words
@@ -284,17 +299,6 @@ def test_what_became_of_an_export_is_said(
         f"1 inference in 1 file: {tmp_path / 'parts'}\n"
         "left out: 1 inference (erased), 2 blobs (deleted, not in the bucket, or too large)\n"
     )
-
-
-def test_what_only_a_job_writes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["export", "m", "--url", "http://127.0.0.1:1", "-o", str(tmp_path / "frames")]
-    for more, remedy in [
-        (["--format", "chariot"], "--format chariot: only the store writes it; add --job"),
-        (["--format", "webdataset", "--blobs", "copy"], "--blobs: of a job alone; add --job"),
-        (["--format", "coco", "--job"], "a job writes parquet, arrow"),
-    ]:
-        assert main([*words, *more]) == 2
-        assert remedy in capsys.readouterr().err
 
 
 def test_a_job_obeys_the_ending_of_its_folder(tmp_path: Path) -> None:

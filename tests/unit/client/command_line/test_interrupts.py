@@ -23,7 +23,7 @@ from inference_store_client.command_line.printing import RowPrinter
 from inference_store_client.command_line.tail import Tail
 from inference_store_client.origin import Origin
 from inference_store_client.settings import ClientSettings
-from inference_store_client.sync import Transport
+from inference_store_client.sync import BlockingTransport
 from tests.both_clients import make_item, make_problem
 from tests.polling import until
 from tests.unit.client.fake_exports import EXPORT, make_export
@@ -201,7 +201,7 @@ class FakeApi:
         options = argparse.Namespace(**{**words, **fixed, **changes})
         http = httpx.Client(transport=httpx.MockTransport(self))
         with http, pytest.raises(Forbidden):
-            Tail(Transport(_SETTINGS, http), options, RowPrinter(options)).follow()
+            Tail(BlockingTransport(_SETTINGS, http), options, RowPrinter(options)).follow()
 
 
 def test_each_arrival_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,4 +250,4 @@ def test_it_waits_for_a_store_that_is_away_if_it_was_there(
     http = httpx.Client(transport=httpx.MockTransport(FakeApi([_AWAY] * 3, [])))
     options = argparse.Namespace(model="m", filter=None, columns=None, format="jsonl")
     with http, pytest.raises(ConnectionFailed):
-        Tail(Transport(_SETTINGS, http), options, RowPrinter(options)).follow()
+        Tail(BlockingTransport(_SETTINGS, http), options, RowPrinter(options)).follow()

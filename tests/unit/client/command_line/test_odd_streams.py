@@ -62,6 +62,8 @@ def test_odd_answers(server: Echo, capsys: pytest.CaptureFixture[str]) -> None:
         assert (status > 0, "Error" in errors) == (True, False), (words, answer, errors)
         said = ("the answer ", "of the API", "a command line")
         assert any(part in errors for part in said), (words, answer, errors)
+    assert main(["login", "--url", server.make_url({"device": None})]) == 2
+    assert "have the api set INFERENCE_STORE_OIDC_DEVICE_CLIENT_ID" in capsys.readouterr().err
 
 
 def test_where_it_writes_to(server: Echo, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from PIL import Image
 
 from inference_store.inference.task_types import TASK_TYPES
 from inference_store_client import Forbidden, SettingsError, StreamIncomplete, Unavailable
-from inference_store_client.commands import MOST_JOBS
 from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary, annotations
+from inference_store_client.transport import MOST_JOBS
 from tests.both_clients import Client, make_problem
 from tests.console.pictures import make_png
 from tests.largest_file import largest_file

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ def issuer() -> Iterator[DeviceIssuer]:
 
 def make_tokens(issuer: DeviceIssuer, *, seconds_left: float) -> Tokens:
     tokens = read_tokens(issuer.make_tokens(), issuer.url, CLIENT)
-    return Tokens(**{**tokens.to_json(), "expires_at": time.time() + seconds_left})
+    return replace(tokens, expires_at=time.time() + seconds_left)
 
 
 def count_renewals(issuer: DeviceIssuer) -> int:
