@@ -13,6 +13,7 @@ from aiohttp import ClientSession, web
 from inference_store.grpc_messages import message
 from inference_store.platform.metrics import SHOWN
 from tests.collector import Collector, ReceivedSpan
+from tests.fake_captures import FakeCaptures
 from tests.polling import until
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as entry
@@ -32,7 +33,6 @@ from .grpc_upstream import (
 )
 from .rest_server import (
     DEADLINE,
-    FakeCaptures,
     encode_request,
     hang,
     proxy,
@@ -77,10 +77,6 @@ def check_none_in_progress() -> Iterator[None]:
     assert (count_in_progress("rest"), count_in_progress("grpc")) == before
 
 
-async def count_exchanges(captures: FakeCaptures) -> int:
-    return len(captures.exchanges)
-
-
 class Counted:
     """The calls of a test, by outcome: captured ones, and those that only pass."""
 
@@ -118,12 +114,13 @@ async def test_counts_rest_calls_by_outcome() -> None:
         asking = asyncio.create_task(session.post(f"{url}/hang/infer"))
         await asyncio.wait_for(reached.wait(), DEADLINE)
         asking.cancel()
-        await until(lambda: count_exchanges(captures), lambda count: count == 5)
+        for _ in range(5):
+            await captures.exchange()
     assert counted.since() == [
         {"ok": 1, "refused": 2, "failed": 1, "gone": 1},
         {"ok": 1, "refused": 3, "failed": 1},
     ]
-    async with proxy(free_port(), FakeCaptures()) as at:
+    async with proxy(free_port()) as at:
         answer_ = await send_raw(at, encode_request("POST", "/v2/models/m/infer"))
     assert answer_.startswith(b"HTTP/1.1 502")
     assert counted.since()[0]["failed"] == 2

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.configuration import Rules
+from tests.fake_captures import FakeCaptures
 
 from .rest_server import (
     DEADLINE,
-    FakeCaptures,
     connect,
     encode_request,
     proxy,
@@ -27,10 +27,6 @@ from .rest_server import (
 )
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
-WEBSOCKET = (
-    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
 # A body that looks like a request.
 BODY = b"GET /v2/steal HTTP/1.1\r\nHost: x\r\n\r\n"
 LENGTH = f"Content-Length: {len(BODY)}\r\n"
@@ -39,18 +35,14 @@ IN_CHUNKS = b"4\r\n" + BODY[:4] + b"\r\n%x;x=y\r\n" % (len(BODY) - 4) + BODY[4:]
 
 
 class RecordingHandler:
-    """Answers with the path and the body; records paths, headers, and connections."""
+    """Answers with the path and the body; records paths."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
-        self.headers: list[dict[str, str]] = []
-        self.connections: set[object] = set()
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         self.paths.append(request.raw_path)
-        self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        self.connections.add(request.transport)
         return web.Response(body=request.raw_path.encode() + b" " + body)
 
 
@@ -60,34 +52,6 @@ def _encode_head(path: str, *asks: str) -> bytes:
 
 def _encode_get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-
-
-@pytest.mark.parametrize("asks", [H2C, WEBSOCKET], ids=["h2c", "websocket"])
-@pytest.mark.parametrize(
-    ("framing", "body"), [(LENGTH, BODY), (CHUNKED, IN_CHUNKS + b"\r\n")], ids=["length", "chunked"]
-)
-@pytest.mark.parametrize("waits", [False, True], ids=["at once", "in its own segment"])
-async def test_answers_upgrade_requests_in_http_1_1(
-    asks: str, framing: str, body: bytes, waits: bool
-) -> None:
-    handler = RecordingHandler()
-    async with start_line(handler) as line, connect(line.port) as first:
-        first.send(
-            _encode_head("/v2/mine", asks, framing, "Expect: 100-continue\r\n" if waits else "")
-        )
-        if waits:
-            assert await first.read_until() == b"HTTP/1.1 100 Continue\r\n\r\n"
-            assert handler.paths == []
-        first.send(body)
-        assert await first.read_body() == b"/v2/mine " + BODY
-        async with connect(line.port) as other:  # it uses the same connection to the upstream
-            other.send(_encode_get("/v2/other"))
-            assert await other.read_body() == b"/v2/other "
-        first.send(_encode_get("/v2/next"))
-        assert await first.read_body() == b"/v2/next "
-    assert handler.paths == ["/v2/mine", "/v2/other", "/v2/next"]
-    assert len(handler.connections) == 1
-    assert not {"upgrade", "http2-settings", "connection", "expect"} & set(handler.headers[0])
 
 
 async def test_answers_pipelined_calls_in_order() -> None:
@@ -190,7 +154,7 @@ async def test_unwritable_answer_is_a_bad_gateway(
     captures = FakeCaptures()
     async with start_upstream(answer) as port, proxy(port, captures) as before:
         line, error = _split_answer(await send_raw(before, REQUEST))
-        exchange = await captures.wait_for_first()
+        exchange = await captures.exchange()
     assert line == b"HTTP/1.1 502 Bad Gateway"
     assert error == why if why is _INVALID else why in error
     assert (exchange.error, exchange.http_status) == (error, None)
@@ -200,7 +164,7 @@ async def test_unwritable_answer_is_a_bad_gateway(
 async def test_skips_interim_responses() -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     answer = b"HTTP/1.1 599 Odd\r\nContent-Length: 3\r\n\r\nabc"
-    async with start_upstream(hints + answer) as port, proxy(port, FakeCaptures()) as before:
+    async with start_upstream(hints + answer) as port, proxy(port) as before:
         response = await send_raw(before, REQUEST)
     assert response.startswith(b"HTTP/1.1 599 ")
     assert response.endswith(b"\r\n\r\nabc")
@@ -220,7 +184,7 @@ async def test_trailers_are_no_headers_of_the_next_answer_on_the_connection() ->
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with proxy(port, FakeCaptures()) as before:
+        async with proxy(port) as before:
             first = await send_raw(before, REQUEST)
             second = await send_raw(before, REQUEST)
     assert first.startswith(b"HTTP/1.1 200 ")
@@ -244,7 +208,7 @@ async def test_cuts_off_an_answer_with_broken_framing(
             await caller.read_until(b"xyz")
             go_on.set()
             rest = await caller.read_all()
-        exchange = await captures.wait_for_first()
+        exchange = await captures.exchange()
     assert not rest.endswith(b"0\r\n\r\n")
     assert exchange.error == "the upstream one cannot be reached: ClientPayloadError"
     assert not exchange.response.whole
@@ -274,7 +238,7 @@ async def test_replaces_a_lost_idle_connection(caplog: pytest.LogCaptureFixture)
 
     go_on = asyncio.Event()
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, proxy(server.sockets[0].getsockname()[1], FakeCaptures()) as before:
+    async with server, proxy(server.sockets[0].getsockname()[1]) as before:
         for _ in range(3):
             await call(before)
         assert len(connections) == 1
@@ -324,7 +288,7 @@ async def test_strips_metadata() -> None:
     body = b'{"inputs": [], "parameters": {"metadata": "[]", "a": 1.0}, "id": "7"}'
     async with start_line(server, model=STRIPS) as line:
         await send_raw(line.port, make_request(body))
-        exchange = await line.captures.wait_for_first()
+        exchange = await line.captures.exchange()
         await send_raw(line.port, make_request(make_body(len(large))))
     assert exchange.request.bytes == body
     assert [json.loads(received) for received in server.bodies] == [
