@@ -321,7 +321,8 @@ class RecordedCall:
         self._target: Route | None = None
         self._is_captured = self._is_whole = False
         self._whole: CapturedExchange | None = None
-        self._initial: Metadata = ()
+        self.initial: Metadata = ()
+        """The metadata before the answers."""
         self._trailing: Metadata = ()
         self._error: str | None = None
         self._matching = AnswerMatching(self._begin_stray, limits)
@@ -390,10 +391,6 @@ class RecordedCall:
         self._next += 1
         return capture
 
-    def record_initial(self, metadata: Metadata) -> None:
-        """Record the metadata before the answers."""
-        self._initial = metadata
-
     def record_response(self, message: bytes) -> None:
         """Record an answer. `hand_over_complete` hands over what it completes."""
         if self._whole is not None:
@@ -441,7 +438,7 @@ class RecordedCall:
     ) -> None:
         """Record the end of the call."""
         self.code, self._error = code, error or None
-        self._initial, self._trailing = initial or self._initial, trailing
+        self.initial, self._trailing = initial or self.initial, trailing
 
     def _end(self, _: object) -> None:
         """Hand the rest over: what is answered has succeeded; how the call ended says the rest."""
@@ -467,7 +464,7 @@ class RecordedCall:
             exchange.response.whole = False
         exchange.is_matched_in_doubt = request.is_in_doubt
         exchange.finished_at = exchange.finished_at or datetime.now(UTC)
-        exchange.response_headers = (*metadata_as_headers(self._initial), *self.id_trailers)
+        exchange.response_headers = (*metadata_as_headers(self.initial), *self.id_trailers)
         exchange.response_trailers = metadata_as_headers(self._trailing)
         capture.hand_over()
 
@@ -487,23 +484,18 @@ _STATUS_SECONDS: Final = 5.0
 
 
 async def exchange_messages(
-    first: Any,
-    context: Context,
-    call: UpstreamCall,
-    recorded: RecordedCall,
-    *,
-    first_message_seconds: float,
+    first: Any, context: Context, call: UpstreamCall, recorded: RecordedCall, seconds: float
 ) -> None:
     """Forward messages until the upstream has ended the call; `first`: a message that was already
     read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
-    most `first_message_seconds` for it."""
+    most so many `seconds` for it."""
     forwarding = asyncio.create_task(_forward_requests(first, context, call, recorded))
     try:
         await _forward_answers(context, call, recorded)
     except grpc.aio.AioRpcError:  # the call has its status
         # an unavailable upstream answers before the request arrives
         if not recorded.has_request:
-            await asyncio.wait([forwarding], timeout=first_message_seconds)
+            await asyncio.wait([forwarding], timeout=seconds)
     finally:
         forwarding.cancel()
         call.cancel()
@@ -539,7 +531,7 @@ async def _forward_answers(context: Context, call: UpstreamCall, recorded: Recor
     # Even if it is empty: a caller may wait for it before it sends.
     initial = await call.initial_metadata()
     await context.send_initial_metadata(select_metadata(initial))
-    recorded.record_initial(initial)
+    recorded.initial = initial
     # not `read`: once the status has arrived, it omits the messages before it
     async for message in call:
         recorded.record_response(message)
