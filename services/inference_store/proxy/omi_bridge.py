@@ -22,6 +22,7 @@ from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy import omi_container as omi
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.grpc import MESSAGE_BYTES
 from inference_store.proxy.grpc_port import open_channel
 from inference_store.proxy.omi_container import Container, ContainerFailed
 from inference_store.proxy.protocols.tensor_datum import envelope_json
@@ -103,7 +104,6 @@ async def _answer_grpc_infer(container: Container, request: bytes) -> _Reply:
 
 
 _HERE: Final = "127.0.0.1"
-_MESSAGE_BYTES: Final = 256 << 20
 _GRACE_SECONDS: Final = 5.0
 
 
@@ -118,7 +118,7 @@ class Bridge(NamedTuple):
 
 @asynccontextmanager
 async def start_bridge(
-    container: Container, *, message_bytes: int = _MESSAGE_BYTES
+    container: Container, *, message_bytes: int = MESSAGE_BYTES
 ) -> AsyncIterator[Bridge]:
     """Serve a container as V2, on free ports of the loopback interface."""
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
 from socket import socket
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -328,16 +328,18 @@ def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
     return 502, f"the upstream {upstream} cannot be reached: {type(error).__name__}{text}"
 
 
-Begin: TypeAlias = Callable[[int, int], Reservation | None]
-"""Returns a reservation for the sizes of a body and a head; None if there is no memory."""
-
-
 class Forwarding:
-    """The application. `begin` makes a capture's reservation."""
+    """The application."""
 
     def __init__(
-        self, routing: Routing, upstreams: Upstreams, begin: Begin, stripping: Stripping
+        self,
+        routing: Routing,
+        upstreams: Upstreams,
+        begin: Callable[[int, int], Reservation | None],
+        stripping: Stripping,
     ) -> None:
+        """`begin` makes a reservation for the sizes of a body and a head; None if there is no
+        memory."""
         self._routing = routing
         self._upstreams = upstreams
         self._begin = begin

@@ -28,7 +28,6 @@ from .captured_call import (
     Context,
     FindTarget,
     Metadata,
-    RequestHead,
     UpstreamCall,
     metadata_as_headers,
     number,
@@ -67,9 +66,15 @@ class Limits:
 class OpenRequest:
     """A request that is not complete. `capture` is None if it passes uncaptured."""
 
-    def __init__(self, head: RequestHead, position: int, capture: CapturedExchange | None) -> None:
-        self.id, self.asks_for_end = head.id, head.asks_for_end
-        self.is_named = bool(head.id)
+    def __init__(
+        self,
+        position: int,
+        capture: CapturedExchange | None,
+        id_: str = "",
+        asks_for_end: bool = False,
+    ) -> None:
+        self.id, self.asks_for_end = id_, asks_for_end
+        self.is_named = bool(id_)
         self.position, self.capture = position, capture
         self.answered_at = 0.0
         self.is_answered = self.has_more = False
@@ -237,7 +242,7 @@ class AnswerMatching:
 
     def _add_stray(self, head: AnswerHead) -> OpenRequest:
         self._make_room()
-        stray = OpenRequest(RequestHead(head.id), self._next_stray, self._begin_stray())
+        stray = OpenRequest(self._next_stray, self._begin_stray(), head.id)
         self._next_stray -= 1
         stray.is_in_doubt = True
         return stray
@@ -361,7 +366,7 @@ class RecordedCall:
         else:
             if capture is None and self._target is not None and self._target.call:
                 self._matching.complete_answered()  # gives back what they hold
-            self._matching.add_request(OpenRequest(read_request(message), self._next, capture))
+            self._matching.add_request(OpenRequest(self._next, capture, *read_request(message)))
         self._next += 1
 
     def _begin(self, message: bytes | None) -> CapturedExchange | None:
@@ -445,7 +450,7 @@ class RecordedCall:
         if self._timer is not None:
             self._timer.cancel()
         if self._whole is not None:
-            self._hand_over(OpenRequest(RequestHead(), 0, self._whole), self.code, self._error)
+            self._hand_over(OpenRequest(0, self._whole), self.code, self._error)
         self._matching.complete_answered(even_if_more=self.code == _OK)
         for request in self._matching.take_complete():
             self._hand_over(request, _OK, None)

@@ -412,18 +412,16 @@ def _classify(code: int | None) -> Outcome:
 
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-# The upstream decides how callers may keep a connection alive.
-_PINGS: Final = (
+_OPTIONS: Final = (
+    # The upstream decides how callers may keep a connection alive.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-)
-# A connection without a call ends in time, and so does one without a handshake.
-_IDLE: Final = (
+    # A connection without a call ends in time, and so does one without a handshake.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
+    # Otherwise two proxies on one port would silently share its calls.
+    ("grpc.so_reuseport", 0),
 )
-# Otherwise two proxies on one port would silently share its calls.
-_ALONE: Final = (("grpc.so_reuseport", 0),)
 
 
 class _EveryMethod(grpc.GenericRpcHandler):
@@ -466,9 +464,7 @@ def server(
         handlers=(_EveryMethod(forwarding),),
         options=(
             *options(message_bytes),
-            *_PINGS,
-            *_ALONE,
-            *_IDLE,
+            *_OPTIONS,
             ("grpc.max_allowed_incoming_connections", most_connections),
         ),
     )

@@ -90,8 +90,9 @@ def split(
     outputs = whole.shares[0].outputs
     try:
         inputs = _divide_inputs(request.inputs, outputs, model)
-    except _TooMany as exc:
-        problem = Problem(str(exc), ("request", "not_divided"))
+    except _TooMany:
+        sentence = f"more than {MOST_INFERENCES} inputs: kept as one inference"
+        problem = Problem(sentence, ("request", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
     if not inputs or len(inputs) == 1:
         return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
@@ -190,9 +191,6 @@ def _divide_images(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
 
 class _TooMany(Exception):
     """More inputs than can be inferences of their own."""
-
-    def __init__(self) -> None:
-        super().__init__(f"more than {MOST_INFERENCES} inputs: kept as one inference")
 
 
 def _expect_few(count: int) -> None:

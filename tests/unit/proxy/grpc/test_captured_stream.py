@@ -226,4 +226,4 @@ def test_heads() -> None:
         ("an error", error.SerializeToString(), AnswerHead("7", is_last=True)),
     ):
         assert read_answer(written, None) == expected, case
-    assert read_request(make_request(1, "7", asks=True)).asks_for_end
+    assert read_request(make_request(1, "7", asks=True)) == ("7", True)
