@@ -31,25 +31,6 @@ class RebuiltRequest:
         return httpx.post(url + self.path, content=content, headers=headers, timeout=120)
 
 
-def list_requests(s3: S3, bucket: str, model: str) -> list[RebuiltRequest]:
-    """List all requests to a model in the order in which they came, from the bucket only."""
-    client = s3.client()
-    listed = client.list_objects(bucket, prefix=f"captures/{model}/", recursive=True)
-    keys = [str(each.object_name) for each in listed]
-    objects = {key: client.get_object(bucket, key).data for key in keys}
-    documents = {
-        key: json.loads(value) for key, value in objects.items() if key.endswith("/metadata")
-    }
-    requests = []
-    for key, document in sorted(documents.items()):
-        if "of" in document["request"]:
-            continue  # the rest is stored with the first of its inferences
-        others = [other for other in documents.values() if other["request"].get("of") == key]
-        others.sort(key=lambda other: other["event"]["batch_index"])
-        requests.append(_rebuild([document, *others], objects))
-    return sorted(requests, key=lambda again: again.received_at)
-
-
 def _rebuild(documents: list[Any], objects: Mapping[str, bytes]) -> RebuiltRequest:
     events = [document["event"] for document in documents]
     request = documents[0]["request"]
@@ -103,7 +84,20 @@ class RealLine:
         return answer.content
 
     def again(self, model: str) -> list[RebuiltRequest]:
-        return list_requests(self.s3, self.bucket, model)
+        """List all requests to a model in the order in which they came, from the bucket only."""
+        client = self.s3.client()
+        listed = client.list_objects(self.bucket, prefix=f"captures/{model}/", recursive=True)
+        keys = [str(each.object_name) for each in listed]
+        objects = {key: client.get_object(self.bucket, key).data for key in keys}
+        documents = {key: json.loads(objects[key]) for key in keys if key.endswith("/metadata")}
+        requests = []
+        for key, document in documents.items():
+            if "of" in document["request"]:
+                continue  # the rest is stored with the first of its inferences
+            others = [other for other in documents.values() if other["request"].get("of") == key]
+            others.sort(key=lambda other: other["event"]["batch_index"])
+            requests.append(_rebuild([document, *others], objects))
+        return sorted(requests, key=lambda again: again.received_at)
 
     def accounting(self) -> Any:
         return httpx.get(f"{self.api}/accounting", timeout=120).json()

@@ -65,9 +65,6 @@ PARAMETERS: Headers = [
 CASES = {
     "v2": Case(V2, make_v2_body(), JSON, make_answer()),
     "v2 object": Case(V2, make_v2_body(metadata=METADATA), JSON, make_answer()),
-    "v2 copied back": Case(
-        V2, make_v2_body(id="7"), JSON, make_answer(parameters={"metadata": TEXT})
-    ),
     "v2 gzipped": Case(V2, gzip.compress(make_v2_body()), GZIP, make_answer()),
     "v2 binary": Case(V2, HEAD + RAW, SIZED, make_answer()),
     "openai": Case(CHAT, orjson.dumps(MESSAGES), BY_HEADER, orjson.dumps(REPLY)),
