@@ -35,14 +35,20 @@ IN_CHUNKS = b"4\r\n" + BODY[:4] + b"\r\n%x;x=y\r\n" % (len(BODY) - 4) + BODY[4:]
 
 
 class RecordingHandler:
-    """Answers with the path and the body; records paths."""
+    """Answers with the path and the body, once `count` requests have arrived; records them."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
+        self._here = asyncio.Barrier(count)
         self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         self.paths.append(request.raw_path)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        self.bodies.append(body)
+        await asyncio.wait_for(self._here.wait(), DEADLINE)
         return web.Response(body=request.raw_path.encode() + b" " + body)
 
 
@@ -255,27 +261,8 @@ STRIPS = Rules(strip_metadata=True)
 INFER = "/v2/models/m/infer"
 
 
-class WaitingHandler:
-    """Answers once `count` requests have arrived."""
-
-    def __init__(self, count: int) -> None:
-        self._here = asyncio.Barrier(count)
-        self.bodies: list[bytes] = []
-        self.headers: list[dict[str, str]] = []
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        self.bodies.append(await request.read())
-        self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        await asyncio.wait_for(self._here.wait(), DEADLINE)
-        return web.Response()
-
-
 def make_body(size: int) -> bytes:
     return b'{"parameters": {"metadata": "[]"}, "id": "' + b"x" * size + b'"}'
-
-
-def make_request(body: bytes, *headers: str) -> bytes:
-    return encode_request("POST", INFER, body, *headers)
 
 
 def count_unstripped() -> float:
@@ -284,12 +271,12 @@ def count_unstripped() -> float:
 
 
 async def test_strips_metadata() -> None:
-    server, large = WaitingHandler(1), b"x" * 3_000_000
+    server, large = RecordingHandler(), b"x" * 3_000_000
     body = b'{"inputs": [], "parameters": {"metadata": "[]", "a": 1.0}, "id": "7"}'
     async with start_line(server, model=STRIPS) as line:
-        await send_raw(line.port, make_request(body))
+        await send_raw(line.port, encode_request("POST", INFER, body))
         exchange = await line.captures.exchange()
-        await send_raw(line.port, make_request(make_body(len(large))))
+        await send_raw(line.port, encode_request("POST", INFER, make_body(len(large))))
     assert exchange.request.bytes == body
     assert [json.loads(received) for received in server.bodies] == [
         {"inputs": [], "parameters": {"a": 1.0}, "id": "7"},
@@ -298,9 +285,9 @@ async def test_strips_metadata() -> None:
 
 
 async def test_all_requests_share_the_room() -> None:
-    server, before, size = WaitingHandler(8), count_unstripped(), 300_000
+    server, before, size = RecordingHandler(8), count_unstripped(), 300_000
     async with start_line(server, model=STRIPS, strip_bytes=1_000_000) as line:
-        request = make_request(make_body(size))
+        request = encode_request("POST", INFER, make_body(size))
         answers = await asyncio.gather(*(send_raw(line.port, request) for _ in range(8)))
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
     whole = [body for body in server.bodies if body == make_body(size)]
@@ -311,14 +298,16 @@ async def test_all_requests_share_the_room() -> None:
 
 
 async def test_without_room_bodies_pass_unchanged() -> None:
-    server = WaitingHandler(1)
+    server = RecordingHandler()
     body = make_body(200_000)
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     packed = gzip.compress(body)
     async with start_line(server, model=STRIPS, strip_bytes=100) as line:
-        await send_raw(line.port, make_request(chunked, "Transfer-Encoding: chunked"))
-        await send_raw(line.port, make_request(packed, "Content-Encoding: gzip"))
-        await send_raw(line.port, make_request(make_body(10)))
+        await send_raw(
+            line.port, encode_request("POST", INFER, chunked, "Transfer-Encoding: chunked")
+        )
+        await send_raw(line.port, encode_request("POST", INFER, packed, "Content-Encoding: gzip"))
+        await send_raw(line.port, encode_request("POST", INFER, make_body(10)))
     assert server.bodies[:2] == [body, packed]
     assert server.headers[1]["content-length"] == str(len(packed))
     assert json.loads(server.bodies[2]) == {"parameters": {}, "id": "x" * 10}
