@@ -239,17 +239,18 @@ class Rules(_Entry):
     metadata_headers: tuple[Annotated[Name, AfterValidator(str.lower)], ...] = ()
     """Request headers that become metadata, in any case."""
 
-    def are_for(self, model: str, version: str | None) -> bool:
-        """Return whether the rules are those of a model at their upstream."""
-        return self.version in {None, version} and matches(self.model, model)
-
 
 _EVERYTHING = Rules()
 
 
 def find_rules(entries: Sequence[Rules], model: str, version: str | None) -> Rules:
     """Return the rules of a model, of those of its upstream."""
-    return next((rules for rules in entries if rules.are_for(model, version)), _EVERYTHING)
+    found = (
+        rules
+        for rules in entries
+        if rules.version in {None, version} and matches(rules.model, model)
+    )
+    return next(found, _EVERYTHING)
 
 
 def join_redactions(entries: Sequence[Rules]) -> tuple[Redaction, ...]:
@@ -302,9 +303,13 @@ def read_configuration_file(path: Path, *, has_key: bool = True) -> Configuratio
     try:
         file = _File.model_validate(document.value)
     except ValidationError as exc:
-        errors = _remove_consequences(exc.errors(include_url=False, include_input=False))
+        errors = exc.errors(include_url=False, include_input=False)
+        # a list whose entries are wrong is also too short: that is no mistake of its own
+        outside = {e["loc"][:length] for e in errors for length in range(len(e["loc"]))}
         messages = (
-            document.describe_error(error["loc"], _describe_error(error)) for error in errors
+            document.describe_error(error["loc"], _describe_error(error))
+            for error in errors
+            if error["loc"] not in outside
         )
         raise WrongConfiguration("\n".join(messages)) from None
     found = _find_mistakes(file, has_key=has_key)
@@ -332,13 +337,6 @@ def build_configuration(
         ]
         raise WrongConfiguration("\n".join(mistakes)) from None
     return Configuration([entry])
-
-
-def _remove_consequences(errors: Sequence[ErrorDetails]) -> Sequence[ErrorDetails]:
-    """Remove errors that only follow from a mistake inside: a list whose entries are wrong is also
-    too short."""
-    outside = {error["loc"][:length] for error in errors for length in range(len(error["loc"]))}
-    return [error for error in errors if error["loc"] not in outside]
 
 
 def _describe_error(error: ErrorDetails) -> str:

@@ -22,6 +22,7 @@ from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy import omi_container as omi
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.grpc import MESSAGE_BYTES
 from inference_store.proxy.grpc_port import open_channel
 from inference_store.proxy.omi_container import Container, ContainerFailed
 from inference_store.proxy.protocols.tensor_datum import envelope_json
@@ -59,12 +60,6 @@ async def _describe(container: Container, method: str, model: str) -> dict[str, 
 
 
 # V2 over gRPC in front of a container.
-
-
-def handlers(container: Container) -> grpc.GenericRpcHandler:
-    """Return the handlers of all methods that the bridge answers."""
-    method_handlers = {name: _build_handler(container, name) for name in _METHODS}
-    return grpc.method_handlers_generic_handler(_SERVICE, method_handlers)
 
 
 def _build_handler(container: Container, name: str) -> Any:
@@ -109,7 +104,6 @@ async def _answer_grpc_infer(container: Container, request: bytes) -> _Reply:
 
 
 _HERE: Final = "127.0.0.1"
-_MESSAGE_BYTES: Final = 256 << 20
 _GRACE_SECONDS: Final = 5.0
 
 
@@ -124,19 +118,29 @@ class Bridge(NamedTuple):
 
 @asynccontextmanager
 async def start_bridge(
-    container: Container, *, message_bytes: int = _MESSAGE_BYTES
+    container: Container, *, message_bytes: int = MESSAGE_BYTES
 ) -> AsyncIterator[Bridge]:
     """Serve a container as V2, on free ports of the loopback interface."""
+
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            return await _answer(container, request)
+        except ContainerFailed as exc:
+            return _json({"error": str(exc)}, exc.status, omi.headers_of(exc.run))
+
+    app = web.Application(client_max_size=message_bytes)
+    app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(
-        application(container, most_bytes=message_bytes),
+        app,
         access_log=None,
         max_line_size=MOST_HEAD_BYTES,  # the proxy passes on no larger heads
         max_field_size=MOST_HEAD_BYTES,
     )
     await runner.setup()
     await web.TCPSite(runner, _HERE, 0).start()
+    methods = {name: _build_handler(container, name) for name in _METHODS}
     server = grpc.aio.server(
-        handlers=(handlers(container),),
+        handlers=(grpc.method_handlers_generic_handler(_SERVICE, methods),),
         options=(
             ("grpc.max_receive_message_length", message_bytes),
             ("grpc.max_send_message_length", message_bytes),
@@ -159,21 +163,6 @@ _PATH: Final = re.compile(
 _SERVER: Final = {None: "ServerMetadata", "live": "ServerLive", "ready": "ServerReady"}
 _MODEL: Final = {None: "ModelMetadata", "/ready": "ModelReady", "/infer": "ModelInfer"}
 _JSON: Final = "application/json"
-
-
-def application(container: Container, *, most_bytes: int) -> web.Application:
-    """Return the application that answers health, metadata and infer, with bodies of at most
-    `most_bytes`."""
-
-    async def answer(request: web.Request) -> web.Response:
-        try:
-            return await _answer(container, request)
-        except ContainerFailed as exc:
-            return _json({"error": str(exc)}, exc.status, omi.headers_of(exc.run))
-
-    app = web.Application(client_max_size=most_bytes)
-    app.router.add_route("*", "/{path:.*}", answer)
-    return app
 
 
 async def _answer(container: Container, request: web.Request) -> web.Response:
@@ -230,25 +219,18 @@ async def open_bridges(
     configuration: Configuration, message_bytes: int
 ) -> AsyncIterator[Configuration]:
     """Yield the configuration in which every upstream answers V2; bridges stop with the context."""
-    async with AsyncExitStack() as open_bridges:
-        entries = [
-            await _open_bridge(entry, message_bytes, open_bridges)
-            for entry in configuration.upstreams
-        ]
+    async with AsyncExitStack() as stack:
+        entries: list[UpstreamEntry] = []
+        for entry in configuration.upstreams:
+            if entry.omi is None:
+                entries.append(entry)
+                continue
+            opening = open_channel(entry, entry.omi, message_bytes)
+            channel = await stack.enter_async_context(opening)
+            container = Container(channel, seconds=entry.read_seconds)
+            starting = start_bridge(container, message_bytes=message_bytes)
+            bridge = await stack.enter_async_context(starting)
+            addresses = {"omi": None, "url": bridge.url, "grpc": bridge.target}
+            secrets = dict.fromkeys(("ca_file", "certificate_file", "key_file"))
+            entries.append(entry.model_copy(update=addresses | secrets))
         yield Configuration(entries, configuration.models)
-
-
-async def _open_bridge(
-    entry: UpstreamEntry, message_bytes: int, open_bridges: AsyncExitStack
-) -> UpstreamEntry:
-    if entry.omi is None:
-        return entry
-    opening = open_channel(entry, entry.omi, message_bytes)
-    channel = await open_bridges.enter_async_context(opening)
-    container = Container(channel, seconds=entry.read_seconds)
-    bridge = await open_bridges.enter_async_context(
-        start_bridge(container, message_bytes=message_bytes)
-    )
-    addresses = {"omi": None, "url": bridge.url, "grpc": bridge.target}
-    secrets = dict.fromkeys(("ca_file", "certificate_file", "key_file"))
-    return entry.model_copy(update=addresses | secrets)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +13,15 @@ from inference_store.grpc_messages import message
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.exchange import from_base64
 from inference_store.proxy.grpc import is_connected
+from inference_store.proxy.protocols.omi import LEAST_FAILED, describe_failure
 from inference_store.proxy.protocols.protocol import MOST_INFERENCES
-from inference_store.proxy.protocols.tensor_reading import ERROR, MODEL_VERSION, STATUS_CODE, Run
+from inference_store.proxy.protocols.tensor_reading import (
+    ERROR,
+    MODEL_VERSION,
+    STATUS_CODE,
+    Run,
+    list_parameters,
+)
 from inference_store.proxy.protocols.tensors import (
     BYTES,
     InferRequest,
@@ -90,7 +97,6 @@ _STATUSES: Final = {
     StatusCode.INVALID_ARGUMENT: 422,
     StatusCode.UNIMPLEMENTED: 501,
 }
-LEAST_FAILED: Final = 400
 _REACHED_SECONDS: Final = 1.0
 
 
@@ -131,9 +137,8 @@ class Container:
         if self._status is None or _has_failed(self._status):
             self._status = asyncio.create_task(self._request_status())
             self._status.add_done_callback(_has_failed)  # also if no caller waits any more
-        return await asyncio.shield(
-            self._status
-        )  # a caller that leaves does not cancel it for others
+        # a caller that leaves does not cancel it for others
+        return await asyncio.shield(self._status)
 
     async def _request_status(self) -> ContainerStatus:
         answer = await self._call("Status", message("StatusRequest")(), self._seconds)
@@ -202,9 +207,8 @@ def _check_outputs(answer: Any, count: int, status: ContainerStatus) -> Sequence
 
 
 def _expect_good(answer: Any, status: ContainerStatus) -> None:
-    if answer.status_code >= LEAST_FAILED:
-        sentence = answer.message or answer.status or f"status_code {answer.status_code}"
-        raise ContainerFailed(answer.status_code, sentence, run=status.outcome(answer.status_code))
+    if (code := answer.status_code) >= LEAST_FAILED:
+        raise ContainerFailed(code, describe_failure(answer), run=status.outcome(code))
 
 
 # The answers of the bridge, the same for REST and gRPC.
@@ -241,13 +245,17 @@ def headers_of(run: Run | None) -> dict[str, str]:
 
 def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
     """Return the input items of a request. Raises ContainerFailed, which says what to send."""
+    known_names = ", ".join(map(repr, status.inputs))
     if not request.inputs:
-        raise ContainerFailed(
-            400, f"there are no inputs: send BYTES tensors named {_join_names(status.inputs)}"
-        )
+        raise ContainerFailed(400, f"there are no inputs: send BYTES tensors named {known_names}")
     columns: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
-        name = _find_file(tensor, request, status)
+        name = tensor.name
+        if status.inputs and name not in status.inputs:
+            if not len(status.inputs) == 1 == len(request.inputs):
+                sentence = f"the model has no input {name[:80]!r}: its inputs are {known_names}"
+                raise ContainerFailed(400, sentence)
+            (name,) = status.inputs  # a single tensor is the single file, whatever its name
         if name in columns:
             raise ContainerFailed(
                 400, f"input {name[:80]!r} comes twice: send all its elements in one"
@@ -266,8 +274,7 @@ def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str,
 
 def has_true_parameter(request: InferRequest, name: str) -> bool:
     """Return whether a parameter of the request or of an input, like `explain`, is true."""
-    holders = (request.parameters, *(tensor.parameters for tensor in request.inputs))
-    return any(holder.get(name) in (b"true", b'"true"') for holder in holders)
+    return any(held.get(name) in (b"true", b'"true"') for held in list_parameters(request))
 
 
 def build_answer(
@@ -288,19 +295,6 @@ def build_answer(
         tensors.append(_build_tensor(ERROR, [(error or "").encode() for error in errors]))
     return InferResponse(
         model=model, version=status.version or None, id=request.id, outputs=tensors
-    )
-
-
-def _find_file(tensor: Tensor, request: InferRequest, status: ContainerStatus) -> str:
-    """Return the name of a tensor's file: its own; a single tensor matches a single file, whatever
-    its name."""
-    if tensor.name in status.inputs or not status.inputs:
-        return tensor.name
-    if len(status.inputs) == 1 == len(request.inputs):
-        return next(iter(status.inputs))
-    names = _join_names(status.inputs)
-    raise ContainerFailed(
-        400, f"the model has no input {tensor.name[:80]!r}: its inputs are {names}"
     )
 
 
@@ -343,7 +337,3 @@ def _read_error(item: Any) -> str | None:
 
 def _build_tensor(name: str, files: list[bytes]) -> Tensor:
     return Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
-
-
-def _join_names(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))

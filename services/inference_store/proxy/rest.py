@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
 from socket import socket
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -328,16 +328,18 @@ def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
     return 502, f"the upstream {upstream} cannot be reached: {type(error).__name__}{text}"
 
 
-Begin: TypeAlias = Callable[[int, int], Reservation | None]
-"""Returns a reservation for the sizes of a body and a head; None if there is no memory."""
-
-
 class Forwarding:
-    """The application. `begin` makes a capture's reservation."""
+    """The application."""
 
     def __init__(
-        self, routing: Routing, upstreams: Upstreams, begin: Begin, stripping: Stripping
+        self,
+        routing: Routing,
+        upstreams: Upstreams,
+        begin: Callable[[int, int], Reservation | None],
+        stripping: Stripping,
     ) -> None:
+        """`begin` makes a reservation for the sizes of a body and a head; None if there is no
+        memory."""
         self._routing = routing
         self._upstreams = upstreams
         self._begin = begin
@@ -357,11 +359,14 @@ class Forwarding:
             request_headers=as_text(headers) if route.call else (),
             received_at=datetime.now(UTC),
         )
-        reservation = self._reserve(exchange, read_length(headers) or 0) if route.call else None
-        name = route.upstream.name
+        reservation = None
+        if route.call:
+            target = len(exchange.path) + len(exchange.query)
+            head = target + head_size(exchange.request_headers)
+            reservation = self._begin(read_length(headers) or 0, head)
         forwarded = ForwardedCall(
             route,
-            self._upstreams.session(name),
+            self._upstreams.session(route.upstream.name),
             exchange,
             reservation=reservation,
             stripping=self._stripping,
@@ -369,13 +374,7 @@ class Forwarding:
             send=send,
         )
         forwarded.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
-        observed = ObservedCall(
-            "rest",
-            route.call,
-            name,
-            lambda: describe(scope, headers),
-            is_unrecognised=route.is_unrecognised,
-        )
+        observed = ObservedCall("rest", route, lambda: describe(scope, headers))
         try:
             with traces.within(observed.span):
                 await forwarded.run(headers)
@@ -384,10 +383,6 @@ class Forwarding:
             observed.end(classify(exchange), exchange.http_status)
             if reservation is not None:
                 reservation.finish(exchange, route)
-
-    def _reserve(self, exchange: Exchange, size: int) -> Reservation | None:
-        target = len(exchange.path) + len(exchange.query)
-        return self._begin(size, target + head_size(exchange.request_headers))
 
 
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

@@ -203,19 +203,16 @@ class CapturedBody:
         if self._reservation is None or not part or not self._body.whole:
             return
         if self._body.size <= self._reserved:
-            self._put(part)
+            if self._parts and len(self._parts[-1]) + len(part) <= _SMALL:
+                self._parts[-1] += part
+            else:
+                self._parts.append(part)
         elif self._reservation.reserve_more(len(part)):
             self._parts.append(part)
         else:
             self._body.whole = False
             if self._is_request:
                 self._parts.clear()
-
-    def _put(self, part: bytes) -> None:
-        if self._parts and len(self._parts[-1]) + len(part) <= _SMALL:
-            self._parts[-1] += part
-        else:
-            self._parts.append(part)
 
 
 # The client adds nothing to the caller's headers.
@@ -242,11 +239,16 @@ class Upstreams:
 
 
 def _open_session(entry: UpstreamEntry) -> ClientSession:
+    tls: ssl.SSLContext | None = None
+    if (entry.url or "").startswith("https://"):
+        tls = context = trusting(entry.ca_file, beside_system=True)
+        if entry.certificate_file is not None:
+            context.present(entry.certificate_file, entry.key_file)
     connector = TCPConnector(
         limit=entry.connections,
         limit_per_host=entry.connections,
         keepalive_timeout=entry.keepalive_seconds,
-        ssl=_build_tls_context(entry) or True,
+        ssl=tls or True,
     )
     timeout = ClientTimeout(
         total=None,
@@ -264,12 +266,3 @@ def _open_session(entry: UpstreamEntry) -> ClientSession:
         max_line_size=_LONGEST_HEADER,
         max_field_size=_LONGEST_HEADER,
     )
-
-
-def _build_tls_context(entry: UpstreamEntry) -> ssl.SSLContext | None:
-    if not (entry.url or "").startswith("https://"):
-        return None
-    context = trusting(entry.ca_file, beside_system=True)
-    if entry.certificate_file is not None:
-        context.present(entry.certificate_file, entry.key_file)
-    return context

@@ -175,24 +175,15 @@ class ObservedCall:
 
     __slots__ = ("_began", "_protocol", "_transport", "_upstream", "span")
 
-    def __init__(
-        self,
-        transport: Transport,
-        call: Call | None,
-        upstream: str,
-        describe: Describe,
-        *,
-        is_unrecognised: bool = False,
-    ) -> None:
-        """`call` is None if it only passes through; `is_unrecognised`: it passes through, but may
-        be an inference."""
-        self._transport, self._upstream = transport, upstream
-        passed = _UNRECOGNISED if is_unrecognised else _PASSED
-        self._protocol = passed if call is None else call.protocol.name
+    def __init__(self, transport: Transport, route: Route, describe: Describe) -> None:
+        self._transport, self._upstream = transport, route.upstream.name
+        passed = _UNRECOGNISED if route.is_unrecognised else _PASSED
+        self._protocol = passed if route.call is None else route.call.protocol.name
         self._began = time.perf_counter()
         _in_progress(transport).inc()
-        is_traced = call is not None and traces.is_on()
-        self.span = _begin_span(call, upstream, describe) if call and is_traced else INVALID_SPAN
+        self.span: Span = INVALID_SPAN
+        if route.call is not None and traces.is_on():
+            self.span = _begin_span(route.call, self._upstream, describe)
 
     def end(self, outcome: Outcome, status: int | None) -> None:
         """End the call; call it once. `status`: the model server's, by HTTP or gRPC; None if there

@@ -28,9 +28,8 @@ def run_line(
     upstreams: Mapping[str, Sequence[Mapping[str, Any]]],
     s3: S3,
     bucket: str,
-    *more: str,
 ) -> Iterator[RealLine]:
-    """Run a proxy before each list of upstreams, an ingester, an api, and `more` services."""
+    """Run a proxy before each list of upstreams, an ingester and an api."""
     api_port = free_port()
     environment = environment | {"INFERENCE_STORE_API_PORT": str(api_port)}
     proxies = {
@@ -39,7 +38,7 @@ def run_line(
     }
     services: list[Service] = [*proxies.values()]
     try:
-        services += [Service(name, environment, folder) for name in ("ingester", "api", *more)]
+        services += [Service(name, environment, folder) for name in ("ingester", "api")]
         for service in services:
             service.wait_ready()
         yield RealLine(proxies, f"http://127.0.0.1:{api_port}/v1", s3, bucket)

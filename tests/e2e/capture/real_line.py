@@ -20,43 +20,15 @@ LIST = json.dumps([{"key": "frame_number", "type": "int", "value": "9001"}])
 class RebuiltRequest:
     """A request as it can be sent again."""
 
-    method: str
     path: str
     headers: Mapping[str, str]
     messages: tuple[bytes, ...]
     """A body over REST, decoded; each message over gRPC."""
-    datas: tuple[bytes, ...]
-    """The data of its inferences, in their order."""
-    events: tuple[Mapping[str, Any], ...]
-    """The events of its inferences, as they are stored beside the metadata."""
+    received_at: str
 
     def send_to(self, url: str) -> httpx.Response:
         content, headers = self.messages[0], self.headers
         return httpx.post(url + self.path, content=content, headers=headers, timeout=120)
-
-
-def read_objects(s3: S3, bucket: str, prefix: str = "captures/") -> dict[str, bytes]:
-    """All that was captured, by key."""
-    client = s3.client()
-    listed = client.list_objects(bucket, prefix=prefix, recursive=True)
-    keys = [str(each.object_name) for each in listed]
-    return {key: client.get_object(bucket, key).data for key in keys}
-
-
-def list_requests(s3: S3, bucket: str, model: str) -> list[RebuiltRequest]:
-    """List all requests to a model in the order in which they came, from the bucket only."""
-    objects = read_objects(s3, bucket, f"captures/{model}/")
-    documents = {
-        key: json.loads(value) for key, value in objects.items() if key.endswith("/metadata")
-    }
-    requests = []
-    for key, document in sorted(documents.items()):
-        if "of" in document["request"]:
-            continue  # the rest is stored with the first of its inferences
-        others = [other for other in documents.values() if other["request"].get("of") == key]
-        others.sort(key=lambda other: other["event"]["batch_index"])
-        requests.append(_rebuild([document, *others], objects))
-    return sorted(requests, key=lambda again: again.events[0]["request_received_at"])
 
 
 def _rebuild(documents: list[Any], objects: Mapping[str, bytes]) -> RebuiltRequest:
@@ -73,12 +45,10 @@ def _rebuild(documents: list[Any], objects: Mapping[str, bytes]) -> RebuiltReque
     }
     query = f"?{request['query']}" if request["query"] else ""
     return RebuiltRequest(
-        method=request["method"],
         path=request["path"] + query,
         headers=dict(request["headers"]),
         messages=tuple(rebuild_messages(request["messages"], data, own)),
-        datas=tuple(data[index] for index in sorted(data)),
-        events=tuple(events),
+        received_at=events[0]["request_received_at"],
     )
 
 
@@ -114,7 +84,20 @@ class RealLine:
         return answer.content
 
     def again(self, model: str) -> list[RebuiltRequest]:
-        return list_requests(self.s3, self.bucket, model)
+        """List all requests to a model in the order in which they came, from the bucket only."""
+        client = self.s3.client()
+        listed = client.list_objects(self.bucket, prefix=f"captures/{model}/", recursive=True)
+        keys = [str(each.object_name) for each in listed]
+        objects = {key: client.get_object(self.bucket, key).data for key in keys}
+        documents = {key: json.loads(objects[key]) for key in keys if key.endswith("/metadata")}
+        requests = []
+        for key, document in documents.items():
+            if "of" in document["request"]:
+                continue  # the rest is stored with the first of its inferences
+            others = [other for other in documents.values() if other["request"].get("of") == key]
+            others.sort(key=lambda other: other["event"]["batch_index"])
+            requests.append(_rebuild([document, *others], objects))
+        return sorted(requests, key=lambda again: again.received_at)
 
     def accounting(self) -> Any:
         return httpx.get(f"{self.api}/accounting", timeout=120).json()

@@ -4,89 +4,41 @@ That all of it could be captured, too, is checked when the proxies end: see conf
 """
 
 import asyncio
-import gzip
 import json
-import struct
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference_store.grpc_messages import message
 from tests.properties import examples
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import HOP_BY_HOP, Asked, by_socket, differences
 from tests.upstreams.model_servers import Stub
-
-from .conftest import Start
 
 pytestmark = pytest.mark.real_upstreams
 # Other work on the machine must not fail a test; a fixture's server is the same for all examples.
 _UNHURRIED = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-_LENGTH = "Inference-Header-Content-Length"
-_SIZES = st.integers(-2, 40) | st.sampled_from([-(2**63), 2**31, 2**63, 2**64, 10**30])
-_TENSOR = st.fixed_dictionaries(
-    {"name": st.text(max_size=3), "datatype": st.sampled_from(["FP32", "BYTES", "INT8", "X"])},
-    optional={
-        "shape": st.lists(st.integers(-1, 2**31), max_size=3),
-        "data": st.lists(st.integers() | st.text(max_size=3), max_size=3),
-        "parameters": st.dictionaries(
-            st.sampled_from(["binary_data_size", "metadata", "action"]),
-            _SIZES | st.text(max_size=5) | st.none(),
+_CODINGS = ["gzip", "deflate", "br", "identity", "gzip, gzip", "x"]
+_LENGTHS = st.integers(-2, 40).map(str) | st.sampled_from(["", "x", "1e3", "9" * 40, "1 2"])
+Headers = list[tuple[str, str]]
+# with headers that tell of it, right or wrong
+_BODIES = st.tuples(
+    st.binary(max_size=200),
+    st.lists(
+        st.tuples(st.just("Content-Encoding"), st.sampled_from(_CODINGS))
+        | st.tuples(st.just("Inference-Header-Content-Length"), _LENGTHS)
+        | st.tuples(
+            st.just("Content-Type"),
+            st.sampled_from(["application/json", "text/event-stream", "a/b", "", ";;"]),
         ),
-    },
-)
-_DOCUMENTS = st.builds(
-    lambda where, tensors, more: json.dumps({where: tensors, **more}).encode(),
-    st.sampled_from(["inputs", "outputs"]),
-    st.lists(_TENSOR, max_size=3),
-    st.fixed_dictionaries(
-        {},
-        optional={"id": st.text(max_size=5), "parameters": st.dictionaries(st.text(), st.text())},
+        unique_by=lambda header: header[0],
     ),
 )
-_EVENTS = st.lists(_DOCUMENTS | st.binary(max_size=9), max_size=3).map(
-    lambda events: b"".join(b"data: " + event + b"\n\n" for event in events)
-)
-_ELEMENTS = st.lists(st.binary(max_size=9), max_size=3).map(
-    lambda parts: b"".join(struct.pack("<I", len(part)) + part for part in parts)
-)
-_CODED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
-_CODINGS = ["gzip", "deflate", "br", "identity", "gzip, gzip", "x"]
-Headers = list[tuple[str, str]]
-
-
-@st.composite
-def _bodies(draw: st.DrawFn) -> tuple[bytes, Headers]:
-    """A body, whole or torn, with the headers that tell of it, right or wrong."""
-    content = draw(_DOCUMENTS | _EVENTS)
-    length = draw(
-        st.just(str(len(content)))
-        | (st.integers(-2, len(content) + 40) | _SIZES).map(str)
-        | st.sampled_from(["", "x", "1e3", "0x10", "9" * 40, "1 2"])
-    )
-    headers = [(_LENGTH, length)] if draw(st.booleans()) else []
-    body = content + draw(_ELEMENTS | st.binary(max_size=40))
-    coding = draw(st.sampled_from(["", *_CODED]))
-    if coding:
-        body = _CODED[coding](body)
-        headers.append(("Content-Encoding", draw(st.sampled_from([coding, *_CODINGS]))))
-    torn = bytearray(body)
-    for at in draw(st.lists(st.integers(0, len(body)), max_size=2)):
-        torn[at : at + 1] = draw(st.binary(max_size=2))
-    kinds = ["application/json", "text/event-stream", "a/b", "", ";;"]
-    headers.append(("Content-Type", draw(st.sampled_from(kinds))))
-    return bytes(torn[: draw(st.none() | st.integers(0, len(body)))]), headers
-
-
 _PLAIN = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
 _SIGNS = st.characters(min_codepoint=0x20, max_codepoint=0x2FF, exclude_characters="\x7f")
 _VALUE = st.text(_SIGNS, max_size=20).map(
@@ -150,7 +102,7 @@ async def find_mirrored(address: str, call: Asked) -> Any:
 
 @given(
     st.tuples(_METHOD, _PATH, _QUERY, _HEADERS),
-    _bodies() | st.binary().map(lambda body: (body, [])),
+    _BODIES,
     st.none() | _CUTS,
     _EXTENSIONS,
 )
@@ -172,7 +124,7 @@ def test_requests_reach_the_server_as_they_are(
     assert asyncio.run(find_mirrored(before_stub.http, request)) == direct
 
 
-@given(_PATH, _bodies(), st.integers(0, 4), st.sampled_from(["200", "400", "503"]))
+@given(_PATH, _BODIES, st.integers(0, 4), st.sampled_from(["200", "400", "503"]))
 @settings(_UNHURRIED, max_examples=examples(200))
 def test_answers_in_any_chunks(
     stub: Stub,
@@ -236,94 +188,3 @@ async def _send(address: str, pieces: Sequence[bytes]) -> bytes:
     with suppress(OSError):
         await writer.wait_closed()
     return answer
-
-
-class _Mirror(grpc.GenericRpcHandler):
-    """Every message comes back, on every method, and so does the metadata."""
-
-    def service(self, _: Any) -> Any:
-        return grpc.stream_stream_rpc_method_handler(self._answer)
-
-    @staticmethod
-    def _answer(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        metadata = [pair for pair in context.invocation_metadata() if pair[0].startswith("x-")]
-        context.set_trailing_metadata(metadata)
-        yield from requests
-
-
-@pytest.fixture(scope="module")
-def before_mirror(proxy_before: Start) -> Iterator[Proxy]:
-    server = grpc.server(ThreadPoolExecutor(4), handlers=[_Mirror()])
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    server.start()
-    try:
-        with proxy_before("mirror", "v2-grpc", "omi", "raw-grpc", grpc=address) as opened:
-            yield opened
-    finally:
-        server.stop(0).wait()
-
-
-@pytest.fixture(scope="module")
-def channel(before_mirror: Proxy) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(before_mirror.grpc) as opened:
-        yield opened
-
-
-_REQUEST = message("inference.ModelInferRequest")(
-    model_name="m",
-    id="1",
-    inputs=[{"name": "x", "datatype": "BYTES", "shape": [2]}],
-    raw_input_contents=[b"\x01\x00\x00\x00a\x01\x00\x00\x00b"],
-).SerializeToString()
-_RUN = message("RunRequest")(inputs=[{"input": {"a": b"b"}}], explain=True).SerializeToString()
-
-
-@st.composite
-def _torn(draw: st.DrawFn) -> bytes:
-    """A message with bytes changed, left out, and added."""
-    result = bytearray(draw(st.sampled_from([_REQUEST, _RUN])))
-    for at in draw(st.lists(st.integers(0, len(result) - 1), max_size=4)):
-        result[at] = draw(st.integers(0, 255))
-    kept = result[: draw(st.none() | st.integers(0, len(result)))]
-    return bytes(kept) + draw(st.binary(max_size=9))
-
-
-_METHODS = {
-    "/inference.GRPCInferenceService/ModelInfer": 1,
-    "/ModzyModel/Run": 1,
-    "/inference.GRPCInferenceService/ModelStreamInfer": 3,
-    "/other.Service/Method": 3,
-}
-_PAIRS = st.lists(
-    st.tuples(st.just("x-text"), st.text(_PLAIN, max_size=9))
-    | st.tuples(st.just("x-b-bin"), st.binary(max_size=9)),
-    max_size=3,
-)
-
-
-@given(
-    st.sampled_from(list(_METHODS)),
-    st.lists(_torn() | st.binary(max_size=50), min_size=1, max_size=3),
-    _PAIRS,
-)
-@settings(_UNHURRIED, max_examples=examples(300))
-def test_messages_reach_the_server_as_they_are(
-    channel: grpc.Channel, method: str, messages: list[bytes], metadata: list[tuple[str, Any]]
-) -> None:
-    sent = messages[: _METHODS[method]]
-    ask: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
-    call = ask(iter(sent), metadata=tuple(metadata), timeout=300)
-    assert list(call) == sent
-    assert call.code() is grpc.StatusCode.OK
-    came = [pair for pair in call.trailing_metadata() if pair[0].startswith("x-")]
-    assert sorted(map(repr, map(tuple, came))) == sorted(map(repr, metadata))
-
-
-@given(st.lists(st.binary(max_size=60), min_size=1, max_size=3))
-@settings(_UNHURRIED, max_examples=examples(50))
-def test_malformed_http2_causes_no_internal_error(
-    before_mirror: Proxy, channel: grpc.Channel, pieces: list[bytes]
-) -> None:
-    asyncio.run(_send(before_mirror.grpc, [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", *pieces]))
-    ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/other.Service/Method")
-    assert ask(b"after", timeout=300) == b"after"

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import grpc
 
 from inference_store.proxy.configuration import UpstreamEntry
-from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc import channel, server
 from inference_store.proxy.protocols import Call
 from inference_store.proxy.protocols.v2_grpc import V2_GRPC
 from inference_store.proxy.routing import Route
+from tests.fake_captures import FakeCaptures
 from tests.servers.ports import free_port
 
 V2 = "/inference.GRPCInferenceService/"
@@ -129,44 +129,6 @@ def _remove_id(result: CallResult) -> CallResult:
     return result
 
 
-class Ticket:
-    def __init__(self, captures: "Captures", size: int) -> None:
-        self.refused = size > captures.most
-        self.captures = captures
-        self.room = captures.room - (0 if self.refused else size)
-
-    def reserve_more(self, size: int) -> bool:
-        self.room -= size
-        return self.room >= 0
-
-    def finish(self, exchange: Exchange, route: Route) -> None:
-        self.captures.finished.append((exchange, route))
-        self.captures.handed_over.put_nowait(exchange)
-
-
-class Captures:
-    """A fake that accepts calls while there is room, and records finished exchanges."""
-
-    def __init__(self) -> None:
-        self.room = 1 << 30
-        self.most = 1 << 30
-        """The largest body that is captured."""
-        self.begun = self.head = 0
-        self.handed_over: asyncio.Queue[Exchange] = asyncio.Queue()
-        self.finished: list[tuple[Exchange, Route]] = []
-
-    def begin(self, size: int, head: int) -> Ticket | None:
-        self.head = head
-        if size > self.room:
-            return None
-        self.begun += 1
-        return Ticket(self, size)
-
-    async def exchange(self) -> Exchange:
-        async with asyncio.timeout(SECONDS):
-            return await self.handed_over.get()
-
-
 def recognise(path: str) -> Call | None:
     """Recognise infer calls and streams, which are captured here."""
     return replace(V2_GRPC, read=_no_reading).recognise(path, path)
@@ -181,7 +143,7 @@ class ProxySetup:
     """An upstream, the proxy in front of it, and a channel to each."""
 
     upstream: Upstream
-    captures: Captures
+    captures: FakeCaptures
     direct: grpc.aio.Channel
     proxied: grpc.aio.Channel
     routed: list[tuple[str, str | None, str | None]]
@@ -196,7 +158,7 @@ class ProxySetup:
 @asynccontextmanager
 async def start_proxy(*, by_model: bool = False, **limits: Any) -> AsyncIterator[ProxySetup]:
     """Start an upstream and a proxy on free ports; nobody gets the upstream's when it stops."""
-    upstream, captures = Upstream(), Captures()
+    upstream, captures = Upstream(), FakeCaptures()
     behind = grpc.aio.server(handlers=(upstream,), options=UNLIMITED)
     behind_port = behind.add_insecure_port(f"127.0.0.1:{free_port()}")
     await behind.start()

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -12,45 +12,16 @@ from aiohttp import web
 from inference_store.platform.serving import Connections
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.configuration import Configuration, Rules, UpstreamEntry
-from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.rest import Forwarding, build_server
 from inference_store.proxy.rest_messages import Stripping, Upstreams
-from inference_store.proxy.routing import PathPrefixes, Route, Routing
+from inference_store.proxy.routing import PathPrefixes, Routing
+from tests.fake_captures import FakeCaptures
 from tests.servers.certificates import Pair
 from tests.servers.ports import free_port
 from tests.settings import make_settings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEADLINE = 300.0
-
-
-@dataclass
-class FakeCaptures:
-    """A fake that records exchanges; `most` bytes may be reserved beyond what a call declares."""
-
-    most: int = 1 << 30
-    refuse: bool = False
-    refused: bool = False
-    exchanges: list[tuple[Exchange, Route]] = field(default_factory=list)
-    heads: list[int] = field(default_factory=list)
-    """The sizes of the heads of calls."""
-    _has_exchange: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def begin(self, _: int, head: int) -> Any:
-        self.heads.append(head)
-        return None if self.refuse else self
-
-    def reserve_more(self, size: int) -> bool:
-        self.most -= size
-        return self.most >= 0
-
-    def finish(self, exchange: Exchange, route: Route) -> None:
-        self.exchanges.append((exchange, route))
-        self._has_exchange.set()
-
-    async def wait_for_first(self) -> Exchange:
-        await asyncio.wait_for(self._has_exchange.wait(), DEADLINE)
-        return self.exchanges[0][0]
 
 
 @asynccontextmanager
@@ -76,7 +47,7 @@ async def upstream(handler: Handler, tls: ssl.SSLContext | None = None) -> Async
 @asynccontextmanager
 async def proxy(
     port: int,
-    captures: FakeCaptures,
+    captures: FakeCaptures | None = None,
     *,
     model: Rules | None = None,
     own: Pair | None = None,
@@ -98,7 +69,8 @@ async def proxy(
     upstreams = Upstreams([entry])
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
     routing = Routing(Configuration([entry], [model] if model else []), prefixes)
-    app = Forwarding(routing, upstreams, captures.begin, stripping := Stripping(strip_bytes))
+    begin: Any = (captures or FakeCaptures()).begin
+    app = Forwarding(routing, upstreams, begin, stripping := Stripping(strip_bytes))
     settings = make_settings(
         ProxySettings,
         proxy_upstream="http://up",

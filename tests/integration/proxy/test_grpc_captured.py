@@ -51,7 +51,7 @@ async def test_captures_the_whole_exchange(setup: ProxySetup) -> None:
     assert header(exchange.request_headers, "x-a-bin") == "AAE"
     assert "grpc" in str(header(exchange.request_headers, "user-agent"))
     # the size of the metadata counts against the budget
-    assert 5000 < setup.captures.head < 7000
+    assert 5000 < setup.captures.heads[-1] < 7000
     assert exchange.request.parts == [REQUEST_BYTES]
     assert exchange.response.parts == TWICE
     assert exchange.request.whole
@@ -243,6 +243,7 @@ async def test_reconnects_to_a_restarted_upstream(setup: ProxySetup) -> None:
 
     await setup.upstream_server.stop(None)
     assert await call() is grpc.StatusCode.UNAVAILABLE
+    assert (await setup.captures.exchange()).grpc_code == 14
     again = grpc.aio.server(handlers=(setup.upstream,))
     again.add_insecure_port(setup.at[0])
     setup.upstream.behaviours[INFER] = answer

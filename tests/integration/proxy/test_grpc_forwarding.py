@@ -201,14 +201,6 @@ async def test_cancelling_caller_cancels_the_upstream(setup: ProxySetup, path: s
         assert exchange.request.bytes == REQUEST
 
 
-async def test_unavailable_upstream(setup: ProxySetup) -> None:
-    await setup.upstream_server.stop(None)
-    direct = await call_unary(setup.direct, INFER, REQUEST)
-    proxied = await call_unary(setup.proxied, INFER, REQUEST)
-    assert direct.code is proxied.code is grpc.StatusCode.UNAVAILABLE
-    assert (await setup.captures.exchange()).grpc_code == 14
-
-
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 async def test_compressed_requests_and_answers(compression: grpc.Compression) -> None:
     async with start_proxy() as setup:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from aiohttp import ClientSession, web
 from inference_store.grpc_messages import message
 from inference_store.platform.metrics import SHOWN
 from tests.collector import Collector, ReceivedSpan
+from tests.fake_captures import FakeCaptures
 from tests.polling import until
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as entry
@@ -32,7 +34,6 @@ from .grpc_upstream import (
 )
 from .rest_server import (
     DEADLINE,
-    FakeCaptures,
     encode_request,
     hang,
     proxy,
@@ -44,25 +45,15 @@ from .rest_server import (
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 REQUEST = message("inference.ModelInferRequest")(model_name="secret-model").SerializeToString()
-OUTCOMES = ("ok", "refused", "failed", "gone")
 
 
-def count_calls(protocol: str, upstream: str) -> dict[str, int]:
+def count_calls(protocol: str, upstream: str) -> Counter[str]:
     name = "inference_store_proxy_call_seconds_count"
     labels = {"protocol": protocol, "upstream": upstream}
-    values = {
-        outcome: SHOWN["proxy"].get_sample_value(name, labels | {"outcome": outcome}) or 0
-        for outcome in OUTCOMES
-    }
-    return {outcome: int(value) for outcome, value in values.items()}
-
-
-def subtract_counts(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    return {
-        outcome: after[outcome] - before[outcome]
-        for outcome in OUTCOMES
-        if after[outcome] != before[outcome]
-    }
+    read, counts = SHOWN["proxy"].get_sample_value, Counter[str]()
+    for outcome in ("ok", "refused", "failed", "gone"):
+        counts[outcome] = int(read(name, labels | {"outcome": outcome}) or 0)
+    return counts
 
 
 def count_in_progress(transport: str) -> float:
@@ -77,10 +68,6 @@ def check_none_in_progress() -> Iterator[None]:
     assert (count_in_progress("rest"), count_in_progress("grpc")) == before
 
 
-async def count_exchanges(captures: FakeCaptures) -> int:
-    return len(captures.exchanges)
-
-
 class Counted:
     """The calls of a test, by outcome: captured ones, and those that only pass."""
 
@@ -88,11 +75,9 @@ class Counted:
         self._keys = (protocol, upstream), ("none", upstream)
         self._before = [count_calls(*key) for key in self._keys]
 
-    def since(self) -> list[dict[str, int]]:
-        return [
-            subtract_counts(before, count_calls(*key))
-            for before, key in zip(self._before, self._keys, strict=True)
-        ]
+    def since(self) -> list[Counter[str]]:
+        pairs = zip(self._keys, self._before, strict=True)
+        return [count_calls(*key) - before for key, before in pairs]
 
 
 async def test_counts_rest_calls_by_outcome() -> None:
@@ -118,12 +103,13 @@ async def test_counts_rest_calls_by_outcome() -> None:
         asking = asyncio.create_task(session.post(f"{url}/hang/infer"))
         await asyncio.wait_for(reached.wait(), DEADLINE)
         asking.cancel()
-        await until(lambda: count_exchanges(captures), lambda count: count == 5)
+        for _ in range(5):
+            await captures.exchange()
     assert counted.since() == [
         {"ok": 1, "refused": 2, "failed": 1, "gone": 1},
         {"ok": 1, "refused": 3, "failed": 1},
     ]
-    async with proxy(free_port(), FakeCaptures()) as at:
+    async with proxy(free_port()) as at:
         answer_ = await send_raw(at, encode_request("POST", "/v2/models/m/infer"))
     assert answer_.startswith(b"HTTP/1.1 502")
     assert counted.since()[0]["failed"] == 2

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.configuration import Rules
+from tests.fake_captures import FakeCaptures
 
 from .rest_server import (
     DEADLINE,
-    FakeCaptures,
     connect,
     encode_request,
     proxy,
@@ -27,10 +27,6 @@ from .rest_server import (
 )
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
-WEBSOCKET = (
-    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
 # A body that looks like a request.
 BODY = b"GET /v2/steal HTTP/1.1\r\nHost: x\r\n\r\n"
 LENGTH = f"Content-Length: {len(BODY)}\r\n"
@@ -39,18 +35,20 @@ IN_CHUNKS = b"4\r\n" + BODY[:4] + b"\r\n%x;x=y\r\n" % (len(BODY) - 4) + BODY[4:]
 
 
 class RecordingHandler:
-    """Answers with the path and the body; records paths, headers, and connections."""
+    """Answers with the path and the body, once `count` requests have arrived; records them."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
+        self._here = asyncio.Barrier(count)
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
-        self.connections: set[object] = set()
+        self.bodies: list[bytes] = []
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         self.paths.append(request.raw_path)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        self.connections.add(request.transport)
+        self.bodies.append(body)
+        await asyncio.wait_for(self._here.wait(), DEADLINE)
         return web.Response(body=request.raw_path.encode() + b" " + body)
 
 
@@ -60,34 +58,6 @@ def _encode_head(path: str, *asks: str) -> bytes:
 
 def _encode_get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-
-
-@pytest.mark.parametrize("asks", [H2C, WEBSOCKET], ids=["h2c", "websocket"])
-@pytest.mark.parametrize(
-    ("framing", "body"), [(LENGTH, BODY), (CHUNKED, IN_CHUNKS + b"\r\n")], ids=["length", "chunked"]
-)
-@pytest.mark.parametrize("waits", [False, True], ids=["at once", "in its own segment"])
-async def test_answers_upgrade_requests_in_http_1_1(
-    asks: str, framing: str, body: bytes, waits: bool
-) -> None:
-    handler = RecordingHandler()
-    async with start_line(handler) as line, connect(line.port) as first:
-        first.send(
-            _encode_head("/v2/mine", asks, framing, "Expect: 100-continue\r\n" if waits else "")
-        )
-        if waits:
-            assert await first.read_until() == b"HTTP/1.1 100 Continue\r\n\r\n"
-            assert handler.paths == []
-        first.send(body)
-        assert await first.read_body() == b"/v2/mine " + BODY
-        async with connect(line.port) as other:  # it uses the same connection to the upstream
-            other.send(_encode_get("/v2/other"))
-            assert await other.read_body() == b"/v2/other "
-        first.send(_encode_get("/v2/next"))
-        assert await first.read_body() == b"/v2/next "
-    assert handler.paths == ["/v2/mine", "/v2/other", "/v2/next"]
-    assert len(handler.connections) == 1
-    assert not {"upgrade", "http2-settings", "connection", "expect"} & set(handler.headers[0])
 
 
 async def test_answers_pipelined_calls_in_order() -> None:
@@ -190,7 +160,7 @@ async def test_unwritable_answer_is_a_bad_gateway(
     captures = FakeCaptures()
     async with start_upstream(answer) as port, proxy(port, captures) as before:
         line, error = _split_answer(await send_raw(before, REQUEST))
-        exchange = await captures.wait_for_first()
+        exchange = await captures.exchange()
     assert line == b"HTTP/1.1 502 Bad Gateway"
     assert error == why if why is _INVALID else why in error
     assert (exchange.error, exchange.http_status) == (error, None)
@@ -200,7 +170,7 @@ async def test_unwritable_answer_is_a_bad_gateway(
 async def test_skips_interim_responses() -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     answer = b"HTTP/1.1 599 Odd\r\nContent-Length: 3\r\n\r\nabc"
-    async with start_upstream(hints + answer) as port, proxy(port, FakeCaptures()) as before:
+    async with start_upstream(hints + answer) as port, proxy(port) as before:
         response = await send_raw(before, REQUEST)
     assert response.startswith(b"HTTP/1.1 599 ")
     assert response.endswith(b"\r\n\r\nabc")
@@ -220,7 +190,7 @@ async def test_trailers_are_no_headers_of_the_next_answer_on_the_connection() ->
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with proxy(port, FakeCaptures()) as before:
+        async with proxy(port) as before:
             first = await send_raw(before, REQUEST)
             second = await send_raw(before, REQUEST)
     assert first.startswith(b"HTTP/1.1 200 ")
@@ -244,7 +214,7 @@ async def test_cuts_off_an_answer_with_broken_framing(
             await caller.read_until(b"xyz")
             go_on.set()
             rest = await caller.read_all()
-        exchange = await captures.wait_for_first()
+        exchange = await captures.exchange()
     assert not rest.endswith(b"0\r\n\r\n")
     assert exchange.error == "the upstream one cannot be reached: ClientPayloadError"
     assert not exchange.response.whole
@@ -274,7 +244,7 @@ async def test_replaces_a_lost_idle_connection(caplog: pytest.LogCaptureFixture)
 
     go_on = asyncio.Event()
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, proxy(server.sockets[0].getsockname()[1], FakeCaptures()) as before:
+    async with server, proxy(server.sockets[0].getsockname()[1]) as before:
         for _ in range(3):
             await call(before)
         assert len(connections) == 1
@@ -291,27 +261,8 @@ STRIPS = Rules(strip_metadata=True)
 INFER = "/v2/models/m/infer"
 
 
-class WaitingHandler:
-    """Answers once `count` requests have arrived."""
-
-    def __init__(self, count: int) -> None:
-        self._here = asyncio.Barrier(count)
-        self.bodies: list[bytes] = []
-        self.headers: list[dict[str, str]] = []
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        self.bodies.append(await request.read())
-        self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        await asyncio.wait_for(self._here.wait(), DEADLINE)
-        return web.Response()
-
-
 def make_body(size: int) -> bytes:
     return b'{"parameters": {"metadata": "[]"}, "id": "' + b"x" * size + b'"}'
-
-
-def make_request(body: bytes, *headers: str) -> bytes:
-    return encode_request("POST", INFER, body, *headers)
 
 
 def count_unstripped() -> float:
@@ -320,12 +271,12 @@ def count_unstripped() -> float:
 
 
 async def test_strips_metadata() -> None:
-    server, large = WaitingHandler(1), b"x" * 3_000_000
+    server, large = RecordingHandler(), b"x" * 3_000_000
     body = b'{"inputs": [], "parameters": {"metadata": "[]", "a": 1.0}, "id": "7"}'
     async with start_line(server, model=STRIPS) as line:
-        await send_raw(line.port, make_request(body))
-        exchange = await line.captures.wait_for_first()
-        await send_raw(line.port, make_request(make_body(len(large))))
+        await send_raw(line.port, encode_request("POST", INFER, body))
+        exchange = await line.captures.exchange()
+        await send_raw(line.port, encode_request("POST", INFER, make_body(len(large))))
     assert exchange.request.bytes == body
     assert [json.loads(received) for received in server.bodies] == [
         {"inputs": [], "parameters": {"a": 1.0}, "id": "7"},
@@ -334,9 +285,9 @@ async def test_strips_metadata() -> None:
 
 
 async def test_all_requests_share_the_room() -> None:
-    server, before, size = WaitingHandler(8), count_unstripped(), 300_000
+    server, before, size = RecordingHandler(8), count_unstripped(), 300_000
     async with start_line(server, model=STRIPS, strip_bytes=1_000_000) as line:
-        request = make_request(make_body(size))
+        request = encode_request("POST", INFER, make_body(size))
         answers = await asyncio.gather(*(send_raw(line.port, request) for _ in range(8)))
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
     whole = [body for body in server.bodies if body == make_body(size)]
@@ -347,14 +298,16 @@ async def test_all_requests_share_the_room() -> None:
 
 
 async def test_without_room_bodies_pass_unchanged() -> None:
-    server = WaitingHandler(1)
+    server = RecordingHandler()
     body = make_body(200_000)
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     packed = gzip.compress(body)
     async with start_line(server, model=STRIPS, strip_bytes=100) as line:
-        await send_raw(line.port, make_request(chunked, "Transfer-Encoding: chunked"))
-        await send_raw(line.port, make_request(packed, "Content-Encoding: gzip"))
-        await send_raw(line.port, make_request(make_body(10)))
+        await send_raw(
+            line.port, encode_request("POST", INFER, chunked, "Transfer-Encoding: chunked")
+        )
+        await send_raw(line.port, encode_request("POST", INFER, packed, "Content-Encoding: gzip"))
+        await send_raw(line.port, encode_request("POST", INFER, make_body(10)))
     assert server.bodies[:2] == [body, packed]
     assert server.headers[1]["content-length"] == str(len(packed))
     assert json.loads(server.bodies[2]) == {"parameters": {}, "id": "x" * 10}

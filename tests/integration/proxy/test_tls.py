@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,15 +12,17 @@ from aiohttp import ClientSession, web
 from inference_store.grpc_messages import message
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc_port import open_channel, read_server_credentials
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model, Reading
+from tests.exchanges import exchange as make_exchange
+from tests.fake_captures import FakeCaptures
 from tests.servers.certificates import Authority, Pair
 from tests.unit.proxy.omi_bridge.omi import Omi, served
 
 from .grpc_upstream import INFER, SECONDS, Upstream, call_unary, echo
-from .rest_server import FakeCaptures, encode_request, proxy, send_raw, upstream
+from .rest_server import encode_request, proxy, send_raw, upstream
 
 REQUEST = encode_request("POST", "/v2/models/m/infer", b"{}")
 
@@ -46,7 +47,7 @@ async def _call_rest(tls: ssl.SSLContext, **entry: Any) -> tuple[bytes, Exchange
         url = f"https://127.0.0.1:{port}"
         async with proxy(port, captures := FakeCaptures(), url=url, **entry) as before:
             answer = await send_raw(before, REQUEST)
-            return answer, await captures.wait_for_first()
+            return answer, await captures.exchange()
 
 
 async def test_verifies_rest_servers_and_presents_its_certificate(authority: Authority) -> None:
@@ -77,7 +78,7 @@ async def test_serves_callers_over_tls(authority: Authority) -> None:
     trusting = ssl.create_default_context(cafile=authority.ca_file)
     async with (
         upstream(_echo) as port,
-        proxy(port, FakeCaptures(), own=own) as before,
+        proxy(port, own=own) as before,
         ClientSession() as session,
     ):
         url = f"https://localhost:{before}/v2/models/m/infer"
@@ -168,8 +169,8 @@ async def call_rest(omi: Omi, *texts: str) -> Reading:
         async with client.post("/v2/models/words/infer", json=body) as answer:
             if answer.status == 200:
                 assert (await answer.json())["id"] == "7"
-            exchange = await captures.wait_for_first()
-    call = captures.exchanges[0][1].call
+            exchange = await captures.exchange()
+    call = captures.finished[0][1].call
     assert call is not None
     return call.protocol.read(exchange, call, Model(task_type=TASK_TYPE))
 
@@ -186,15 +187,12 @@ async def call_grpc(omi: Omi, *texts: str) -> Reading:
         code = await call.code()
         answer = [await call] if code is grpc.StatusCode.OK else []
         trailers = [(name, str(value)) for name, value in await call.trailing_metadata()]
-    exchange = Exchange(
+    exchange = make_exchange(
+        written,
+        b"".join(answer),
         transport="grpc",
-        method=INFER,
-        path=INFER,
-        request=Body(parts=[written], size=len(written)),
-        response=Body(parts=answer, size=sum(map(len, answer))),
         response_trailers=trailers,
         grpc_code=code.value[0],
-        received_at=datetime.now(UTC),
     )
     protocol = PROTOCOLS["v2-grpc"]
     return protocol.read(exchange, Call(protocol, "infer"), Model())

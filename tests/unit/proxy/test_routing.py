@@ -1,4 +1,4 @@
-""""""
+"""Where a call goes, and whether it is captured; the metadata in its headers."""
 
 import json
 import socket
@@ -90,19 +90,14 @@ def test_marks_calls_that_may_be_inferences() -> None:
         assert (route.call, route.is_unrecognised) == (None, is_unrecognised), path
 
 
-def test_a_model_is_captured_by_what_its_upstream_speaks() -> None:
+def test_a_call_that_only_its_upstream_or_its_message_explains() -> None:
     route = ROUTING.route("rest", "POST", "/v2/models/odd/infer")
     assert route.call is not None
-    assert (route.upstream.name, route.call.protocol.name) == ("odd", "raw")
-
-
-def test_a_model_that_only_the_message_names() -> None:
+    assert (route.upstream, route.call.protocol.name) == (RAW, "raw")
     route = ROUTING.route("rest", "POST", "/v1/chat/completions", "llama")
     assert route.call is not None
-    assert (route.upstream.name, route.model, route.rules.project_id) == ("chat", "llama", "talk")
-
-
-def test_does_not_route_unknown_names() -> None:
+    assert (route.upstream, route.model, route.rules.project_id) == (CHAT, "llama", "talk")
+    # an unknown name goes to the first upstream
     only = Routing(Configuration([RAW]))
     assert only.route("rest", "GET", "/v2/models/x/ready").upstream is RAW
 
@@ -191,41 +186,26 @@ NAME = "inference-store-metadata"
 ITEM = '{"key": "frame", "type": "int", "value": "7"}'
 
 
-def list_keys(envelope: bytes | None) -> dict[str, object]:
-    metadata = read_metadata(envelope)
-    return {entry.key: entry.value for entry in metadata.entries}
-
-
-def test_without_the_header_there_is_no_metadata() -> None:
+def test_headers_are_an_envelope() -> None:
+    """Several are one list, and so are those that a proxy joined; by key the last one wins."""
+    shot, later = ITEM.replace("frame", "shot"), ITEM.replace("7", "8")
+    raw = '[{"key": "city", "type": "str", "value": "Zürich"}]'.encode()
+    frame, city = {"frame": "7"}, {"city": "Zürich"}
+    cases: list[tuple[list[tuple[str, str]], dict[str, str]]] = [
+        ([(NAME, f"[{ITEM}]")], frame),
+        ([(NAME, f'{{"extended_metadata": [{ITEM}]}}')], frame),
+        ([(NAME, ITEM)], frame),
+        ([(NAME, raw.decode("latin-1"))], city),
+        ([(NAME, raw.decode())], city),
+        ([(f"{NAME}-bin", b64encode(raw).rstrip(b"=").decode())], city),
+        ([(NAME, f"[{ITEM}]"), (NAME, f"[{later}]"), ("other", "x")], {"frame": "8"}),
+        ([(NAME, f"[{ITEM}], [{shot}]")], frame | {"shot": "7"}),
+    ]
+    for headers, expected in cases:
+        entries = read_metadata(from_header(headers)).entries
+        assert {entry.key: entry.value for entry in entries} == expected, headers
     assert from_header([("content-type", "application/json")]) is None
     assert from_header([(NAME, "  ")]) is None
-
-
-def test_every_form_of_the_envelope_is_read() -> None:
-    for text in (f"[{ITEM}]", f'{{"extended_metadata": [{ITEM}]}}', ITEM):
-        assert list_keys(from_header([(NAME, text)])) == {"frame": "7"}
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
-def test_distinguishes_utf_8_from_latin_1(encoding: str) -> None:
-    raw = '[{"key": "city", "type": "str", "value": "Zürich"}]'.encode(encoding)
-    assert list_keys(from_header([(NAME, raw.decode("latin-1"))])) == {"city": "Zürich"}
-
-
-def test_several_headers_are_one_list_and_the_last_wins() -> None:
-    other = '[{"key": "frame", "type": "int", "value": "8"}]'
-    result = from_header([(NAME, f"[{ITEM}]"), (NAME, other), ("other", "x")])
-    assert list_keys(result) == {"frame": "8"}
-
-
-def test_headers_that_a_proxy_joined_are_read() -> None:
-    assert list_keys(from_header([(NAME, f"[{ITEM}], [{ITEM.replace('frame', 'shot')}]")])) == {
-        "frame": "7",
-        "shot": "7",
-    }
-
-
-def test_keeps_and_reports_values_that_are_not_json() -> None:
     result = from_header([(NAME, "frame=7")])
     assert result == b'"frame=7"'
     assert "not JSON" in (read_metadata(result).problem or "")
@@ -238,9 +218,3 @@ def test_any_text_becomes_json(values: list[str]) -> None:
     result = from_header([(NAME, value) for value in values])
     if result is not None:
         json.loads(result)
-
-
-def test_over_grpc_it_may_be_binary() -> None:
-    raw = '[{"key": "city", "type": "str", "value": "Zürich"}]'.encode()
-    text = b64encode(raw).rstrip(b"=").decode()
-    assert list_keys(from_header([(f"{NAME}-bin", text)])) == {"city": "Zürich"}

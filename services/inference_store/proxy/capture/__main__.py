@@ -86,16 +86,12 @@ def main(connection: int, counters: int, lock: int) -> None:
         gc.collect()
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(recorder.run(_give_way))
+            # The CPU is the serving process's once we have begun: that takes a second of it.
+            niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
+            runner.run(recorder.run(lambda: set_niceness(os.getpid(), niceness)))
         # The final report is sent: do not wait for threads that still wait for a server.
         sys.stderr.flush()
         os._exit(0)
-
-
-def _give_way() -> None:
-    """Leave the CPU to the serving process from now on, not while we start: that takes a second of
-    CPU."""
-    set_niceness(os.getpid(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER))
 
 
 # The capture process: everything between the caller's answer and the event on Kafka.

@@ -7,7 +7,6 @@ it never takes the interpreter's lock from the loop that serves.
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,7 +34,7 @@ from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.routing import Route
 
 from .counts import Budget, CounterId, Counts, SharedCounters
-from .process import CaptureProcess, Start, StartedProcess, start_process
+from .process import CaptureProcess, Start, start_process
 from .publisher import SERVERS, Server
 from .spool import make_folder
 
@@ -158,13 +157,21 @@ class Captures:
         self._body_bytes = settings.proxy_body_bytes
         self._refuse = partial(self._counts.refuse, "no_budget")
         self._lock = -1
-        self._process = CaptureProcess(self._start_process, self._write_handshake, self._has_ended)
+        self._process = CaptureProcess(
+            lambda connection: self._start(connection, self._counters.file, self._lock),
+            self._write_handshake,
+            self._has_ended,
+        )
         self._stopping = self._has_begun = False
         self._unpublished: int | None = None
         self._last_status: Mapping[str, Any] = {}
         self.metrics = MultiprocessMetrics("proxy", lambda: self._read_status().get("metrics", ()))
         """The metrics of both processes, for `/metrics`."""
-        self._begin_metrics()
+        from_zero(CAPTURES, ("seen", "dropped"))
+        from_zero(CAPTURES_DROPPED, DROP_REASONS)
+        CAPTURE_BUDGET.set(self._budget.limit)
+        CAPTURE_BYTES.set_function(lambda: self._budget.held)
+        CAPTURE_QUEUE.set_function(lambda: self._counts.queued)
 
     @property
     def waits(self) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
@@ -270,9 +277,6 @@ class Captures:
         self._counts.see()
         self._process.hand(write_exchange(exchange, call, route, reserved), reserved)
 
-    def _start_process(self, connection: socket.socket) -> StartedProcess:
-        return self._start(connection, self._counters.file, self._lock)
-
     def _write_handshake(self, handed: int) -> bytes:
         handshake = Handshake(
             settings=self._settings,
@@ -305,10 +309,3 @@ class Captures:
     async def _find_server_error(self, server: Server) -> str | None:
         why: str | None = self._read_status().get("unavailable", {}).get(server)
         return why
-
-    def _begin_metrics(self) -> None:
-        from_zero(CAPTURES, ("seen", "dropped"))
-        from_zero(CAPTURES_DROPPED, DROP_REASONS)
-        CAPTURE_BUDGET.set(self._budget.limit)
-        CAPTURE_BYTES.set_function(lambda: self._budget.held)
-        CAPTURE_QUEUE.set_function(lambda: self._counts.queued)

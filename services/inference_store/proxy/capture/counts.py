@@ -186,7 +186,8 @@ class Counts:
 
     def _unsettled(self, seen: int) -> int:
         values = self.values
-        return seen - values[CounterId.SAMPLED_OUT] - self._dropped() - values[CounterId.PUBLISHED]
+        dropped = sum(values[CounterId.DROPPED : CounterId.DROPPED + len(REASONS)])
+        return seen - values[CounterId.SAMPLED_OUT] - dropped - values[CounterId.PUBLISHED]
 
     def _lose(self, handed: int, spooled: int, reason: str = "process_ended") -> None:
         lost = self._unsettled(handed) - spooled
@@ -245,9 +246,6 @@ class Counts:
 
     def _refused(self) -> int:
         return sum(self.values[CounterId.REFUSED : CounterId.REFUSED + len(REASONS)])
-
-    def _dropped(self) -> int:
-        return sum(self.values[CounterId.DROPPED : CounterId.DROPPED + len(REASONS)])
 
 
 def _count_drop(reason: str, count: int) -> None:

@@ -38,6 +38,7 @@ from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.configuration import Rules, Sampling, find_rules, join_redactions
 from inference_store.proxy.exchange import Exchange, Headers, from_header, header
+from inference_store.proxy.protocols.documents import walk
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading, list_gaps
 
 from .prepared_capture import (
@@ -329,17 +330,12 @@ def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inferenc
 def _find_scores(response: bytes) -> Iterator[float]:
     """Yield each `score` anywhere in an answer of an unknown task."""
     try:
-        waiting = [read_json(response)]
+        document = read_json(response)
     except UnreadableJson:
         return
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-            if is_json_number(value.get("score")):
-                yield float(value["score"])
-        elif isinstance(value, list):
-            waiting.extend(value)
+    for value in walk(document):
+        if isinstance(value, dict) and is_json_number(value.get("score")):
+            yield float(value["score"])
 
 
 _LONGEST_ERROR = 4096

@@ -272,10 +272,7 @@ class CaptureProcess(asyncio.Protocol):
             if not done:
                 _log.error("the capture process does not end", action="capture_killed")
                 self._running.cancel()
-                if self._transport is not None:
-                    self._transport.abort()
-                if self._process is not None:
-                    self._process.kill()
+                self._abort()
             await asyncio.gather(self._running, return_exceptions=True)
             return bool(done) and self.find_failure is None
         return True
@@ -326,7 +323,8 @@ class CaptureProcess(asyncio.Protocol):
                 why = await self._run_once()
             except Exception as error:  # whatever it is: otherwise capturing would end
                 why = f"the capture process cannot be started: {type(error).__name__}: {error}"
-                self._give_up()
+                self._abort()
+                self._ended(self._handed_bytes)
             self._began = None
             ending += self._hurry.is_set()
             if ending and (why is None or ending > _MOST_ENDS):
@@ -349,12 +347,11 @@ class CaptureProcess(asyncio.Protocol):
         self._ended(self._handed_bytes)
         return f"the capture process has ended with {code}" if code else None
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
         if self._process is not None:
             self._process.kill()
-        self._ended(self._handed_bytes)
 
     async def _connect(self) -> StartedProcess:
         self._process = None

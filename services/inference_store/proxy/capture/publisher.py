@@ -63,7 +63,11 @@ class Backoff:
             except self._expected as error:
                 self.note_failure(f"{type(error).__name__}: {error}", wait)
             else:
-                self.note_success()
+                if self.unavailable is not None:
+                    _log.info("a server is available again", action="going_on", server=self._server)
+                    self.unavailable = None
+                    self._back.set()
+                    self._back.clear()
                 return result
             await self._pause(wait)
             wait = min(wait * 2, _LONGEST_SECONDS)
@@ -80,14 +84,6 @@ class Backoff:
                 seconds=seconds,
             )
         self.unavailable = why[:500]
-
-    def note_success(self) -> None:
-        """Note that the server answers."""
-        if self.unavailable is not None:
-            _log.info("a server is available again", action="going_on", server=self._server)
-            self.unavailable = None
-            self._back.set()
-            self._back.clear()
 
     async def _pause(self, seconds: float) -> None:
         try:

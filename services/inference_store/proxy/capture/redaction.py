@@ -8,7 +8,7 @@ cannot be read is not kept if a rule names a part of it. Free text of an answer 
 import hmac
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -33,7 +33,7 @@ from inference_store.proxy.exchange import (
     header,
     utf8,
 )
-from inference_store.proxy.protocols.documents import decoded, list_codings
+from inference_store.proxy.protocols.documents import decoded, list_codings, walk
 from inference_store.proxy.protocols.protocol import Inference, Problem, Reading, join_problems
 from inference_store.proxy.protocols.v2 import JSON_LENGTH
 
@@ -163,19 +163,6 @@ _ANSWERS: Final = ((), ("answer",), ("chunks", ELEMENTS))
 """Where answers stand in what is kept of them: an OpenAI server's are within another object."""
 
 
-def _find_texts(value: Json) -> Iterator[str]:
-    """Yield the texts in JSON that are no names."""
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-        elif isinstance(value, str):
-            yield value
-
-
 HASHED = "hmac-sha256:"
 """The prefix of a hash that replaces a value."""
 _ID = ("id",)
@@ -282,9 +269,8 @@ class Redactor:
         drops = self.drops_input or by_path
         standard = {
             name: value
-            for name, original in reading.standard.items()
-            if (value := self._keys.redact_value(name, original)) is not GONE
-            and not (drops and name in _OF_THE_INPUT)
+            for name, value in self._keys.redact_names(reading.standard).items()
+            if not (drops and name in _OF_THE_INPUT)
         }
         return replace(
             reading, inferences=inferences, standard=standard, problem=problem, error=error
@@ -300,8 +286,7 @@ class Redactor:
 
     def metadata(self, values: dict[str, str]) -> dict[str, str]:
         """Return metadata that were headers, redacted."""
-        redacted = {name: self._keys.redact_value(name, value) for name, value in values.items()}
-        return {name: value for name, value in redacted.items() if value is not GONE}
+        return self._keys.redact_names(values)
 
     def _redact_headers(self, headers: Headers) -> Headers:
         remaining: list[tuple[str, str]] = []
@@ -420,9 +405,10 @@ class Redactor:
 
     def _hides(self, response: bytes | None) -> bool:
         try:
-            texts = [*_find_texts(read_exactly(response or b"null"))]
+            values = [*walk(read_exactly(response or b"null"))]
         except UnreadableJson:
             return True
+        texts = [value for value in values if isinstance(value, str)]
         # bytes that are no text stand as base64
         decoded_texts = (from_base64(text) or b"" for text in texts)
         return any(map(self._quotes, texts)) or any(map(self._finds_name, decoded_texts))
@@ -472,7 +458,7 @@ class MetadataKeys:
         """Redact a body: all metadata in it, and the body itself, which may be metadata."""
         if not isinstance(document, dict):
             return self._redact_inside(self.redact(document))
-        return self._redact_inside(self._redact_names(document))
+        return self._redact_inside(self.redact_names(document))
 
     def redact(self, metadata: Json) -> Json:
         """Redact metadata that are not in a body."""
@@ -510,11 +496,12 @@ class MetadataKeys:
             return self._redact_item(value, levels - 1)
         members = {
             name: self._redact(member, levels - 1, is_named=name not in _SECTIONS)
-            for name, member in self._redact_names(value).items()
+            for name, member in self.redact_names(value).items()
         }
         return {name: {} if new is GONE else new for name, new in members.items()}
 
-    def _redact_names(self, value: dict[str, Json]) -> dict[str, Json]:
+    def redact_names(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return names and values, redacted."""
         members = {name: self.redact_value(name, member) for name, member in value.items()}
         return {name: new for name, new in members.items() if new is not GONE}
 

@@ -69,8 +69,8 @@ def remove_cut_bodies(work: Work) -> Work:
 
 
 def _remove_if_cut(body: Body) -> Body:
-    cut = not body.whole and body.size > sum(len(part) for part in body.parts)
-    return Body(size=body.size, whole=False) if cut and body.parts else body
+    is_cut = body.gap == "over_cap" and bool(body.parts)
+    return Body(size=body.size, whole=False) if is_cut else body
 
 
 _PAGE: Final = 500

@@ -272,14 +272,6 @@ _TRUE, _FALSE = b"\x08\x01", b"\x08\x00"
 
 
 @dataclass(frozen=True, slots=True)
-class RequestHead:
-    """The id of a request, and whether it asks the server to mark the end of its answers."""
-
-    id: str = ""
-    asks_for_end: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerHead:
     """The id of an answer; empty if it has none."""
 
@@ -288,9 +280,10 @@ class AnswerHead:
     """Whether its request is answered now; None if it does not say."""
 
 
-def read_request(message: bytes) -> RequestHead:
-    """Read the head of a ModelInferRequest; any bytes."""
-    return RequestHead(_read_id(message), _read_mark(message, _ASKS_FOR_FINAL) is True)
+def read_request(message: bytes) -> tuple[str, bool]:
+    """Return the id of a ModelInferRequest, and whether it asks the server to mark the end of its
+    answers; of any bytes."""
+    return _read_id(message), _read_mark(message, _ASKS_FOR_FINAL) is True
 
 
 def read_answer(message: bytes, dialect: str | None) -> AnswerHead:

@@ -28,7 +28,6 @@ from .captured_call import (
     Context,
     FindTarget,
     Metadata,
-    RequestHead,
     UpstreamCall,
     metadata_as_headers,
     number,
@@ -67,9 +66,15 @@ class Limits:
 class OpenRequest:
     """A request that is not complete. `capture` is None if it passes uncaptured."""
 
-    def __init__(self, head: RequestHead, position: int, capture: CapturedExchange | None) -> None:
-        self.id, self.asks_for_end = head.id, head.asks_for_end
-        self.is_named = bool(head.id)
+    def __init__(
+        self,
+        position: int,
+        capture: CapturedExchange | None,
+        id_: str = "",
+        asks_for_end: bool = False,
+    ) -> None:
+        self.id, self.asks_for_end = id_, asks_for_end
+        self.is_named = bool(id_)
         self.position, self.capture = position, capture
         self.answered_at = 0.0
         self.is_answered = self.has_more = False
@@ -237,7 +242,7 @@ class AnswerMatching:
 
     def _add_stray(self, head: AnswerHead) -> OpenRequest:
         self._make_room()
-        stray = OpenRequest(RequestHead(head.id), self._next_stray, self._begin_stray())
+        stray = OpenRequest(self._next_stray, self._begin_stray(), head.id)
         self._next_stray -= 1
         stray.is_in_doubt = True
         return stray
@@ -321,7 +326,8 @@ class RecordedCall:
         self._target: Route | None = None
         self._is_captured = self._is_whole = False
         self._whole: CapturedExchange | None = None
-        self._initial: Metadata = ()
+        self.initial: Metadata = ()
+        """The metadata before the answers."""
         self._trailing: Metadata = ()
         self._error: str | None = None
         self._matching = AnswerMatching(self._begin_stray, limits)
@@ -360,7 +366,7 @@ class RecordedCall:
         else:
             if capture is None and self._target is not None and self._target.call:
                 self._matching.complete_answered()  # gives back what they hold
-            self._matching.add_request(OpenRequest(read_request(message), self._next, capture))
+            self._matching.add_request(OpenRequest(self._next, capture, *read_request(message)))
         self._next += 1
 
     def _begin(self, message: bytes | None) -> CapturedExchange | None:
@@ -389,10 +395,6 @@ class RecordedCall:
         capture = self._begin(None)
         self._next += 1
         return capture
-
-    def record_initial(self, metadata: Metadata) -> None:
-        """Record the metadata before the answers."""
-        self._initial = metadata
 
     def record_response(self, message: bytes) -> None:
         """Record an answer. `hand_over_complete` hands over what it completes."""
@@ -441,14 +443,14 @@ class RecordedCall:
     ) -> None:
         """Record the end of the call."""
         self.code, self._error = code, error or None
-        self._initial, self._trailing = initial or self._initial, trailing
+        self.initial, self._trailing = initial or self.initial, trailing
 
     def _end(self, _: object) -> None:
         """Hand the rest over: what is answered has succeeded; how the call ended says the rest."""
         if self._timer is not None:
             self._timer.cancel()
         if self._whole is not None:
-            self._hand_over(OpenRequest(RequestHead(), 0, self._whole), self.code, self._error)
+            self._hand_over(OpenRequest(0, self._whole), self.code, self._error)
         self._matching.complete_answered(even_if_more=self.code == _OK)
         for request in self._matching.take_complete():
             self._hand_over(request, _OK, None)
@@ -467,7 +469,7 @@ class RecordedCall:
             exchange.response.whole = False
         exchange.is_matched_in_doubt = request.is_in_doubt
         exchange.finished_at = exchange.finished_at or datetime.now(UTC)
-        exchange.response_headers = (*metadata_as_headers(self._initial), *self.id_trailers)
+        exchange.response_headers = (*metadata_as_headers(self.initial), *self.id_trailers)
         exchange.response_trailers = metadata_as_headers(self._trailing)
         capture.hand_over()
 
@@ -487,23 +489,18 @@ _STATUS_SECONDS: Final = 5.0
 
 
 async def exchange_messages(
-    first: Any,
-    context: Context,
-    call: UpstreamCall,
-    recorded: RecordedCall,
-    *,
-    first_message_seconds: float,
+    first: Any, context: Context, call: UpstreamCall, recorded: RecordedCall, seconds: float
 ) -> None:
     """Forward messages until the upstream has ended the call; `first`: a message that was already
     read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
-    most `first_message_seconds` for it."""
+    most so many `seconds` for it."""
     forwarding = asyncio.create_task(_forward_requests(first, context, call, recorded))
     try:
         await _forward_answers(context, call, recorded)
     except grpc.aio.AioRpcError:  # the call has its status
         # an unavailable upstream answers before the request arrives
         if not recorded.has_request:
-            await asyncio.wait([forwarding], timeout=first_message_seconds)
+            await asyncio.wait([forwarding], timeout=seconds)
     finally:
         forwarding.cancel()
         call.cancel()
@@ -539,7 +536,7 @@ async def _forward_answers(context: Context, call: UpstreamCall, recorded: Recor
     # Even if it is empty: a caller may wait for it before it sends.
     initial = await call.initial_metadata()
     await context.send_initial_metadata(select_metadata(initial))
-    recorded.record_initial(initial)
+    recorded.initial = initial
     # not `read`: once the status has arrived, it omits the messages before it
     async for message in call:
         recorded.record_response(message)

@@ -240,7 +240,12 @@ class Forwarding:
             answer = await _read_answer(call)
             if answer is None and may_drop and await call.code() in _DROPPED:
                 recorded.record_end(number(StatusCode.OK), None)
-                return build_answer()
+                # the answer that the container did not send: accepted
+                closed = "The container closed the connection."
+                response = message("ShutdownResponse")(
+                    status_code=202, status="Accepted", message=closed
+                )
+                return bytes(response.SerializeToString())
             await _finish(call, context, recorded, answer or b"")
         except asyncio.CancelledError:
             recorded.record_cut_off()
@@ -269,13 +274,8 @@ class Forwarding:
         upstream = self._channels[target.upstream.name]
         call: UpstreamCall = upstream.stream_stream(path)(**_options(target, context))
         try:
-            await exchange_messages(
-                first,
-                context,
-                call,
-                recorded,
-                first_message_seconds=self._calls.first_message_seconds,
-            )
+            seconds = self._calls.first_message_seconds
+            await exchange_messages(first, context, call, recorded, seconds)
         except asyncio.CancelledError:
             recorded.record_cut_off()
             raise
@@ -376,15 +376,6 @@ async def is_connected(channel: grpc.aio.Channel, seconds: float = _SECONDS) -> 
     return state is ChannelConnectivity.READY
 
 
-def build_answer() -> bytes:
-    """Return the answer that the container did not send: accepted."""
-    response = message("ShutdownResponse")(
-        status_code=202, status="Accepted", message="The container closed the connection."
-    )
-    written: bytes = response.SerializeToString()
-    return written
-
-
 # Codes of a server that are not the caller's mistake.
 _FAILED: Final = frozenset(
     number(code)
@@ -397,13 +388,7 @@ _FAILED: Final = frozenset(
 
 def observe(target: Route, path: str, context: Context, recorded: RecordedCall) -> None:
     """Observe a call from now on; `recorded` knows its status code at the end."""
-    observed = ObservedCall(
-        "grpc",
-        target.call,
-        target.upstream.name,
-        lambda: _describe(path, context),
-        is_unrecognised=target.is_unrecognised,
-    )
+    observed = ObservedCall("grpc", target, lambda: _describe(path, context))
     add_done_callback: Any = context.add_done_callback  # the stubs require an instance of a class
     add_done_callback(lambda _: observed.end(_classify(recorded.code), recorded.code))
 
@@ -427,18 +412,16 @@ def _classify(code: int | None) -> Outcome:
 
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-# The upstream decides how callers may keep a connection alive.
-_PINGS: Final = (
+_OPTIONS: Final = (
+    # The upstream decides how callers may keep a connection alive.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-)
-# A connection without a call ends in time, and so does one without a handshake.
-_IDLE: Final = (
+    # A connection without a call ends in time, and so does one without a handshake.
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
+    # Otherwise two proxies on one port would silently share its calls.
+    ("grpc.so_reuseport", 0),
 )
-# Otherwise two proxies on one port would silently share its calls.
-_ALONE: Final = (("grpc.so_reuseport", 0),)
 
 
 class _EveryMethod(grpc.GenericRpcHandler):
@@ -481,9 +464,7 @@ def server(
         handlers=(_EveryMethod(forwarding),),
         options=(
             *options(message_bytes),
-            *_PINGS,
-            *_ALONE,
-            *_IDLE,
+            *_OPTIONS,
             ("grpc.max_allowed_incoming_connections", most_connections),
         ),
     )

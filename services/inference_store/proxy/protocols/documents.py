@@ -5,7 +5,7 @@ import gzip
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from json import detect_encoding
 from typing import Any, Final
@@ -211,6 +211,17 @@ def member(raw: bytes, name: str) -> Span | None:
 def elements(raw: bytes, span: Span | None, count: int) -> Sequence[Span | None]:
     """Return the spans of the `count` elements of the list at `span`."""
     return [None] * count if span is None else list(json_text.items(raw, span))
+
+
+def walk(value: Json) -> Iterator[Json]:
+    """Yield a value of JSON, and all values inside it."""
+    waiting = [value]
+    while waiting:
+        yield (value := waiting.pop())
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
 
 
 def text_or_base64(raw: bytes) -> Any:

@@ -32,9 +32,9 @@ from .protocol import (
     no_input,
     unreadable,
 )
+from .tensor_reading import ERROR
 
 RESULTS: Final = "results.json"
-ERROR: Final = "error"
 _NO_ERROR: Final = "the container says that it failed, and not why"
 _TASK_TYPES: Final = MappingProxyType(
     {
@@ -123,15 +123,15 @@ def _find_member(content: Json, name: str) -> Any:
 
 
 _PROTOBUF: Final = "application/x-protobuf"
-_LEAST_FAILED: Final = 400
+LEAST_FAILED: Final = 400
 
 
 def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     """Read one inference per input item; the whole request is one if items cannot be matched."""
     request, request_problem = _parse_message("RunRequest", exchange.request, "request")
     answer, answer_problem = _parse_message("RunResponse", exchange.response, "response")
-    failed = answer is not None and answer.status_code >= _LEAST_FAILED
-    error = _describe_failure(answer) if failed else None
+    failed = answer is not None and answer.status_code >= LEAST_FAILED
+    error = describe_failure(answer) if failed else None
     items = list(request.inputs) if request is not None else []
     outputs = list(answer.outputs) if answer is not None else []
     results = [read_result(item.output, success=item.success) for item in outputs]
@@ -169,7 +169,8 @@ def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Probl
     return parsed_message, problem if parsed_message is None else None
 
 
-def _describe_failure(answer: Any) -> str:
+def describe_failure(answer: Any) -> str:
+    """Return the reason of a Run or a Status that failed."""
     return answer.message or answer.status or f"status_code {answer.status_code}"
 
 
@@ -197,7 +198,7 @@ def _build_result(answer: Any) -> Result:
     if answer is None:
         return Result()
     fields = {"status_code": answer.status_code, "status": answer.status, "message": answer.message}
-    return Result(response=written({"error": _describe_failure(answer), **fields}))
+    return Result(response=written({"error": describe_failure(answer), **fields}))
 
 
 def _join_inferences(exchange: Exchange, answer: Any, results: list[Result]) -> Inference:

@@ -7,7 +7,7 @@ typed events (of OpenAI's responses, of Anthropic's messages) the answer that th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 from inference_store.inference.json_text import Json, write_json
 from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
@@ -52,11 +52,8 @@ def read_first_token(exchange: Exchange) -> dict[str, Any]:
 _URLS: Final = ("image_url", "audio_url", "video_url")
 
 
-class Attachment(NamedTuple):
-    """An image, a sound or a file inside a message."""
-
-    data: bytes
-    content_type: str | None
+Attachment: TypeAlias = tuple[bytes, str | None]
+"""The bytes of an image, a sound or a file inside a message, and their content type."""
 
 
 @dataclass(slots=True)
@@ -197,14 +194,13 @@ def _find_bytes(
     if kind is None and type(holder.get("format")) is str:
         kind = f"audio/{holder['format']}"
     raw = from_base64(data) if type(data) is str else None
-    return (None if raw is None else Attachment(raw, kind if type(kind) is str else None)), None
+    return (None if raw is None else (raw, kind if type(kind) is str else None)), None
 
 
 def _read_address(address: Json) -> tuple[Attachment | None, str | None]:
     if type(address) is not str:
         return None, None
-    decoded = from_data_url(address)
-    return (Attachment(*decoded) if decoded else None), address
+    return from_data_url(address), address
 
 
 _ONCE: Final = ("id", "role", "type")

@@ -90,8 +90,9 @@ def split(
     outputs = whole.shares[0].outputs
     try:
         inputs = _divide_inputs(request.inputs, outputs, model)
-    except _TooMany as exc:
-        problem = Problem(str(exc), ("request", "not_divided"))
+    except _TooMany:
+        sentence = f"more than {MOST_INFERENCES} inputs: kept as one inference"
+        problem = Problem(sentence, ("request", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
     if not inputs or len(inputs) == 1:
         return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
@@ -191,9 +192,6 @@ def _divide_images(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
 class _TooMany(Exception):
     """More inputs than can be inferences of their own."""
 
-    def __init__(self) -> None:
-        super().__init__(f"more than {MOST_INFERENCES} inputs: kept as one inference")
-
 
 def _expect_few(count: int) -> None:
     if count > MOST_INFERENCES:
@@ -261,16 +259,16 @@ def split_items(request: InferRequest, response: InferResponse | None) -> Split:
     if answers is None or len(answers) != len(inputs):
         sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
         return replace(whole, problem=Problem(sentence, ("response", "not_divided")))
-    return Split([_build_share(*pair) for pair in zip(inputs, answers, strict=True)])
-
-
-def _build_share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:
-    contents = [(output, _read_content(output)) for output in outputs]
-    error = next((content for output, content in contents if output.name == ERROR), b"")
-    if error:
-        return Share(inputs, (), error=error.decode("utf-8", "replace"))
-    # a file that this item does not have is empty
-    return Share(inputs, [output for output, content in contents if content])
+    shares: list[Share] = []
+    for item, answer in zip(inputs, answers, strict=True):
+        # a file that this item does not have is empty
+        contents = [(file, content) for file in answer if (content := _read_content(file))]
+        error = next((content for file, content in contents if file.name == ERROR), None)
+        if error is None:
+            shares.append(Share(item, [file for file, _ in contents]))
+        else:
+            shares.append(Share(item, (), error=error.decode("utf-8", "replace")))
+    return Split(shares)
 
 
 def _transpose_elements(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
@@ -389,14 +387,15 @@ def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> Written
     return envelope_json(members, response.parameters, "outputs", outputs, "response")
 
 
-def _list_parameters(request: InferRequest) -> list[Parameters]:
+def list_parameters(request: InferRequest) -> list[Parameters]:
+    """Return the parameters of a request, and of each of its inputs."""
     return [request.parameters, *(tensor.parameters for tensor in request.inputs)]
 
 
 def _find_action(request: InferRequest) -> str | None:
     """Return the first `action` that is a text: the request's, then its inputs'."""
     actions = [
-        value_of(holder["action"]) for holder in _list_parameters(request) if "action" in holder
+        value_of(holder["action"]) for holder in list_parameters(request) if "action" in holder
     ]
     return next((action for action in actions if type(action) is str), None)
 
@@ -404,7 +403,7 @@ def _find_action(request: InferRequest) -> str | None:
 def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> Mapping[str, Any]:
     standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
     prompts = next(
-        (holder["prompts"] for holder in _list_parameters(request) if "prompts" in holder), b""
+        (holder["prompts"] for holder in list_parameters(request) if "prompts" in holder), b""
     )
     if prompts and len(prompts) <= _MOST_PROMPTS:
         standard["prompts"] = value_of(prompts)

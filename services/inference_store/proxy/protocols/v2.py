@@ -142,10 +142,8 @@ def _read_flat_tensor(name: str, text: bytes) -> Tensor:
 
 
 def _read_members(text: bytes, span: Span | None) -> dict[str, bytes]:
-    members: Iterator[tuple[str, Span]] = iter(())
-    if span is not None:
-        members = ((member.name, member.value) for member in json_text.members(text, span))
-    return {name: text[at.start : at.end] for name, at in members}
+    members = () if span is None else json_text.members(text, span)
+    return {member.name: text[member.value.start : member.value.end] for member in members}
 
 
 def _read_text(text: bytes) -> str | None:
@@ -173,9 +171,21 @@ _MOST_EVENTS: Final = 100_000
 def request_in(body: Body, headers: Headers, *, flat: bool) -> ParsedBody:
     """Parse the request in a body; `flat`: of a `generate` call."""
     plain = _read(body, headers, "request")
-    if plain.problem or plain.whole is None:
+    body_bytes = plain.whole
+    if plain.problem or body_bytes is None:
         return plain
-    return _parse_request(plain.whole, headers, flat)
+    try:
+        length = json_part(body_bytes, headers)
+        if length == 0 and body_bytes:  # the whole body is the only tensor's bytes
+            request = InferRequest(inputs=[Tensor(raw=body_bytes)])
+            return ParsedBody(request=request, whole=body_bytes)
+        request = request_of(Document(utf8(body_bytes[:length])), flat=flat)
+        inputs, problem = _attach_bytes(request.inputs, body_bytes[length:], "request")
+        request = replace(request, inputs=inputs)
+        return ParsedBody(request=request, whole=body_bytes, problem=problem)
+    except (NotV2, UnreadableJson) as exc:
+        problem = _describe_unreadable(NAMES["request"], "request", exc)
+        return ParsedBody(whole=body_bytes, problem=problem)
 
 
 def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool) -> ParsedBody:
@@ -192,9 +202,12 @@ def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool)
         return plain
     parsed_answer = _parse_response(plain.whole, headers, "the answer", flat)
     failed = status is not None and status >= 400
-    if failed and (parsed_answer.response is None or parsed_answer.response.error is None):
-        return _parse_failure(parsed_answer, plain.whole)
-    return parsed_answer
+    response = parsed_answer.response or InferResponse()
+    if not failed or response.error is not None:
+        return parsed_answer
+    # its text gives the reason
+    error = describe_failure(parsed(plain.whole, "response")) or ""
+    return ParsedBody(response=replace(response, error=error, text=plain.whole), whole=plain.whole)
 
 
 def json_part(body: bytes, headers: Headers) -> int:
@@ -213,19 +226,6 @@ def json_part(body: bytes, headers: Headers) -> int:
 def _read(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
     plain = read_bytes(body, headers, side)
     return ParsedBody(whole=plain.raw if body.whole or body.parts else None, problem=plain.problem)
-
-
-def _parse_request(body: bytes, headers: Headers, flat: bool) -> ParsedBody:
-    try:
-        length = json_part(body, headers)
-        if length == 0 and body:  # the whole body is the only tensor's bytes
-            return ParsedBody(request=InferRequest(inputs=[Tensor(raw=body)]), whole=body)
-        request = request_of(Document(utf8(body[:length])), flat=flat)
-        inputs, problem = _attach_bytes(request.inputs, body[length:], "request")
-        return ParsedBody(request=replace(request, inputs=inputs), whole=body, problem=problem)
-    except (NotV2, UnreadableJson) as exc:
-        problem = _describe_unreadable(NAMES["request"], "request", exc)
-        return ParsedBody(whole=body, problem=problem)
 
 
 def _parse_response(body: bytes, headers: Headers, what: str, flat: bool) -> ParsedBody:
@@ -255,14 +255,6 @@ def _parse_stream(plain: ParsedBody, body: bytes, flat: bool) -> ParsedBody:
         responses += [part.response] if part.response is not None else []
     response = merge(responses) if responses else None
     return ParsedBody(response=response, whole=body, problem=join_problems(problems))
-
-
-def _parse_failure(parsed_answer: ParsedBody, body: bytes) -> ParsedBody:
-    """Return an answer with a status of failure that is not an error of V2: its text gives the
-    reason."""
-    response = parsed_answer.response or InferResponse()
-    error = describe_failure(parsed(body, "response")) or ""
-    return ParsedBody(response=replace(response, error=error, text=body), whole=body)
 
 
 def utf8(body: bytes) -> bytes:
@@ -366,13 +358,9 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     # the bodies of `generate` and its stream may be `{"text_input": …}`
     flat = call.operation.startswith("generate")
     request = request_in(exchange.request, exchange.request_headers, flat=flat)
-    answer = response_in(
-        exchange.response,
-        exchange.response_headers,
-        exchange.http_status,
-        flat=flat,
-    )
-    run = read_run(exchange.response_headers)
+    headers = exchange.response_headers
+    answer = response_in(exchange.response, headers, exchange.http_status, flat=flat)
+    run = read_run(headers)
     return read_inferences(request, answer, model, stream=call.kind == "stream", run=run)
 
 

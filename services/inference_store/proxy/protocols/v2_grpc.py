@@ -108,6 +108,10 @@ def _has_raw(tensor: Any, tensors: Sequence[Any], raw: Sequence[bytes]) -> bool:
 
 
 def _read_tensor(read: Any, raw: bytes | None, position: int) -> Tensor:
+    values: Sequence[Value] | None = None
+    if raw is None and read.HasField("contents"):
+        field = contents_field(read)
+        values = list(getattr(read.contents, field)) if field else ()
     return Tensor(
         position=position,
         name=read.name,
@@ -115,13 +119,8 @@ def _read_tensor(read: Any, raw: bytes | None, position: int) -> Tensor:
         shape=tuple(read.shape),
         parameters=_read_parameters(read.parameters),
         raw=raw,
-        values=_read_values(read) if raw is None and read.HasField("contents") else None,
+        values=values,
     )
-
-
-def _read_values(read: Any) -> Sequence[Value]:
-    field = contents_field(read)
-    return list(getattr(read.contents, field)) if field else ()
 
 
 def _read_parameters(read: Mapping[str, Any]) -> Parameters:

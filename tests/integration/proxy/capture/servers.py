@@ -55,32 +55,22 @@ RULES = Rules(task_type="object_detection")
 ROUTE = Route(UpstreamEntry(name="up", url="http://up"), CALL, RULES, "detector")
 
 
-def request_body(number: int, images: int = 1) -> bytes:
-    """Return the body of a request: images in base64, each with its metadata."""
-    inputs = [
-        {
-            "name": f"image-{index}",
-            "datatype": "BYTES",
-            "shape": [1],
-            "data": [base64.b64encode(png(4, 3)).decode()],
-            "parameters": {"metadata": LIST},
-        }
-        for index in range(images)
-    ]
-    return orjson.dumps({"id": f"frame-{number}", "inputs": inputs})
-
-
-def hand_over(captures: Captures, number: int, *, images: int = 1) -> bool:
-    """Hand over one exchange; return whether it was accepted."""
-    body = request_body(number, images)
+def hand_over(captures: Captures, number: int) -> bool:
+    """Hand over one exchange of an image in base64; return whether it was accepted."""
+    tensor = {
+        "name": "image",
+        "datatype": "BYTES",
+        "shape": [1],
+        "data": [base64.b64encode(png(4, 3)).decode()],
+        "parameters": {"metadata": LIST},
+    }
+    body = orjson.dumps({"id": f"frame-{number}", "inputs": [tensor]})
     reservation = captures.begin(len(body))
     if reservation is None:
         return False
     output = {"name": "found", "datatype": "BYTES", "shape": [1], "data": [[detection(0.9)]]}
-    finished = exchange(
-        body, orjson.dumps({"model_name": "detector", "outputs": [output] * images})
-    )
-    reservation.finish(finished, ROUTE)
+    answer = orjson.dumps({"model_name": "detector", "outputs": [output]})
+    reservation.finish(exchange(body, answer), ROUTE)
     return True
 
 

@@ -1,24 +1,16 @@
 """Captures are published whichever process is killed, and nothing in a spool is lost."""
 
 import asyncio
-import hashlib
 from collections import Counter
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import psutil
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import OutOfOrderSequenceNumber
 
-from inference_store.inference.events import decode
-from inference_store.inference.json_text import read_json
-from inference_store.inference.metadata import read_metadata
 from inference_store.inference.producer_reports import ProducerReport
-from inference_store.objects import Blobs
 from inference_store.proxy.capture.publisher import Publisher
-from tests.exchanges import png, rebuild_messages
 from tests.polling import until
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
@@ -87,6 +79,7 @@ def check_events(events: list[PublishedEvent], report: ProducerReport) -> None:
     assert report.highest_sequence == report.seen - report.sampled_out
     times = Counter(event.sequence for event in events)
     inferences = {(event.sequence, event.event["inference_id"]) for event in events}
+    assert {event.key for event in events} == {f"detector/{name}" for _, name in inferences}
     assert len(inferences) == len(times)
     assert len({name for _, name in inferences}) == len(times)
     missing = report.highest_sequence - len(times)
@@ -170,54 +163,6 @@ async def test_a_host_without_spare_cpu_loses_nothing_at_the_end(capturing: Capt
     report = await capturing.wait_for_final_report(producer)
     assert (report.queued, dict(report.dropped)) == (0, {})
     assert len(await capturing.read_events(producer)) == report.published == report.seen
-
-
-LIMIT = 1 << 20
-
-
-async def test_blobs_events_and_reports_arrive(
-    kafka_server: Kafka, minio_server: S3, bucket: str, topic: servers.Topic
-) -> None:
-    events, report_topic = topic(3), topic(1)
-    proxy_settings = servers.make_proxy_settings(
-        kafka_server, minio_server, bucket, kafka_topic=events, kafka_reports_topic=report_topic
-    )
-    async with servers.start_captures(proxy_settings) as captures:
-        for number in range(20):
-            assert servers.hand_over(captures, number, images=2)
-        await servers.wait_until_published(captures, 20)
-    published = await servers.read_events(kafka_server, events)
-    assert len(published) == 40
-    assert {item.producer for item in published} == {captures.producer}
-    assert sorted(item.sequence for item in published) == sorted([*range(1, 21)] * 2)
-    (last,) = [
-        report for report in await servers.read_reports(kafka_server, report_topic) if report.final
-    ]
-    assert last.closes
-    assert (last.seen, last.published, last.events, last.highest_sequence) == (20, 20, 40, 20)
-    requests: dict[str, Any] = {}
-    with Blobs(proxy_settings) as blobs:
-        for item in published:
-            event = decode(item.value, record_time=datetime.now(UTC), buckets=blobs.buckets)
-            assert event.flags == ()
-            assert item.key == f"detector/{event.inference_id}"
-            assert event.published_at is not None
-            assert event.data is not None
-            assert event.response is not None
-            assert event.metadata is not None
-            data = blobs.get(event.data, limit=LIMIT)
-            assert data == png()
-            assert event.extras.data_hash == hashlib.sha256(data).hexdigest()
-            assert blobs.get(event.response, limit=LIMIT) == event.inline_response
-            blob = blobs.get(event.metadata, limit=LIMIT)
-            entries = read_metadata(blob).entries
-            assert entries == read_metadata(event.inline_metadata).entries
-            assert [(entry.key, entry.value) for entry in entries] == [("camera", "hall")]
-            requests[event.inference_id] = read_json(blob)["request"]
-    for number in range(20):
-        first, second = (requests[f"frame-{number}-{index}"] for index in (0, 1))
-        again = rebuild_messages(first["messages"], {0: png(), 1: png()}, {1: second["parts"]})
-        assert again == [servers.request_body(number, 2)]
 
 
 async def test_publishes_events_without_a_topic_of_reports(

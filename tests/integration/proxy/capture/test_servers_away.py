@@ -59,11 +59,3 @@ async def test_started_without_kafka_it_publishes_when_kafka_comes(
         await asyncio.to_thread(own_kafka.start)
         await servers.wait_until_published(captures, 1)
     assert len(await servers.read_events(own_kafka, own_settings.kafka_topic)) == 1
-
-
-async def test_stops_without_kafka_and_counts_the_lost(own_settings: ProxySettings) -> None:
-    settings = own_settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"})
-    async with servers.start_captures(settings) as captures:
-        for number in range(5):
-            assert servers.hand_over(captures, number)
-        assert await captures.stop(0.5) == 5

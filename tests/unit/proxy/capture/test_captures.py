@@ -65,36 +65,25 @@ async def wait_for_report(log: Log, enough: Callable[[ProducerReport], bool]) ->
 
 
 async def test_every_exchange_is_published_once_under_its_own_sequence() -> None:
-    log = Log()
-    async with run_captures(log) as captures:
-        hand_over(captures, 50)
-        await wait_for_report(log, lambda report: report.published == 50)
-        assert captures._budget.held == 0
-    assert sorted(sequence for _, sequence, _ in log.events) == list(range(1, 51))
-    assert {producer for producer, _, _ in log.events} == {captures.producer}
-    last = log.reports[-1]
-    assert last.final
-    assert (last.seen, last.published, last.events, last.highest_sequence) == (50, 50, 50, 50)
-    numbers = [report.number for report in log.reports]
-    assert numbers == sorted(set(numbers))
-
-
-async def test_a_batch_is_one_exchange_and_several_events() -> None:
-    log = Log()
-    async with run_captures(log) as captures:
-        assert hand_over_one(captures, exchange(request_body(b"one", b"two"), b"{}"))
-        report = await wait_for_report(log, lambda report: report.published == 1)
-    assert (report.events, report.highest_sequence) == (2, 1)
-    assert [(number, event["batch_index"]) for _, number, event in log.events] == [(1, 0), (1, 1)]
-
-
-async def test_sampled_out_exchanges_leave_no_gap() -> None:
+    """A batch is one exchange of several events; what is sampled out leaves no gap."""
     log = Log()
     async with run_captures(log) as captures:
         hand_over(captures, 10, model=UNLUCKY.model)
-        hand_over(captures, 5)
-        report = await wait_for_report(log, lambda report: report.published == 5)
-    assert (report.seen, report.sampled_out, report.highest_sequence) == (15, 10, 5)
+        hand_over(captures, 60)
+        assert hand_over_one(captures, exchange(request_body(b"one", b"two"), b"{}"))
+        await wait_for_report(log, lambda report: report.published == 61)
+        assert captures._budget.held == 0
+    numbers = Counter(sequence for _, sequence, _ in log.events)
+    assert numbers == Counter(range(1, 62)) + Counter([61])
+    assert [event["batch_index"] for _, number, event in log.events if number == 61] == [0, 1]
+    assert {producer for producer, _, _ in log.events} == {captures.producer}
+    last = log.reports[-1]
+    assert last.final
+    counts = (last.seen, last.sampled_out, last.published, last.events, last.highest_sequence)
+    assert counts == (71, 10, 61, 62, 61)
+    reports = [report.number for report in log.reports]
+    assert reports == sorted(set(reports))
+    assert log.bucket.most_at_once <= UPLOAD_THREADS
 
 
 async def test_does_not_count_calls_that_are_not_captured() -> None:
@@ -178,13 +167,15 @@ async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
 
 async def test_counts_exchanges_that_cannot_become_events() -> None:
     log = Log()
-    async with run_captures(log) as captures:
+    async with run_captures(log, **SMALL) as captures:
         hand_over_one(captures, exchange(), Call(DEFECT, "infer"))
+        # no room for the head of its answer
+        assert hand_over_one(captures, exchange(response_headers=[("x", "y" * 200_000)]))
         hand_over(captures)
         report = await wait_for_report(log, lambda report: report.published == 1)
         assert captures._budget.held == 0
-    assert report.dropped == {"unreadable": 1}
-    assert report.highest_sequence == 2
+    assert report.dropped == {"unreadable": 1, "no_budget": 1}
+    assert report.highest_sequence == 3
 
 
 async def test_counts_events_that_kafka_refuses() -> None:
@@ -217,14 +208,6 @@ async def test_reports_captures_left_in_memory_as_lost(monkeypatch: pytest.Monke
     assert log.reports[-1].dropped == {"left": 30}
     assert log.reports[-1].closes
     assert log.events == []
-
-
-async def test_writing_is_bounded_by_its_threads() -> None:
-    log = Log()
-    async with run_captures(log) as captures:
-        hand_over(captures, 60)
-        await wait_for_report(log, lambda report: report.published == 60)
-    assert log.bucket.most_at_once <= UPLOAD_THREADS
 
 
 @pytest.mark.parametrize("mode", ["all", "overflow"])
@@ -307,15 +290,6 @@ async def test_heads_and_parts_count_against_the_budget() -> None:
         assert captures._budget.held == OVERHEAD + 10 * (1 + PART)
         reservation.pass_through()
         assert captures._budget.held == 0
-
-
-async def test_an_answer_whose_head_has_no_room_is_dropped_and_counted() -> None:
-    log = Log()
-    async with run_captures(log, **SMALL) as captures:
-        large = exchange(response_headers=[("x", "y" * 200_000)])
-        assert hand_over_one(captures, large)
-        report = await wait_for_report(log, lambda report: bool(report.dropped))
-        assert (report.dropped, captures._budget.held) == ({"no_budget": 1}, 0)
 
 
 class Silent:

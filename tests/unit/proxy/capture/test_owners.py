@@ -174,30 +174,6 @@ def test_any_rows_are_rebuilt_and_alone(write: Write, table: tuple[Tensors, int]
     check_each_is_alone(partial(write, rules=BATCHED), *table)
 
 
-@given(
-    rows=st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.integers(0, 2)), min_size=2),
-    order=st.permutations(range(3)),
-    writer=st.sampled_from(["binary", "raw message", "typed message"]),
-)
-def test_a_planted_value_stands_with_its_inference(
-    rows: list[tuple[bytes, int]], order: list[int], writer: str
-) -> None:
-    """Each row has a text and a number of its own, and a number that repeats."""
-    texts = [b"text-%d-of-a-row-" % at + row for at, (row, _) in enumerate(rows)]
-    ages = [71001.25 + at + len(row) / 64 for at, (row, _) in enumerate(rows)]
-    tensors: Tensors = [
-        ("BYTES", [len(rows)], texts),
-        ("FP64", [len(rows)], ages),
-        ("INT32", [len(rows)], [number for _, number in rows]),
-    ]
-    call = WRITERS[writer]([tensors[at] for at in order], BATCHED)
-    data = capture_request(call).data
-    stored = [data[at] + text for at, text in enumerate(list_stored(call))]
-    for owner, (text, age) in enumerate(zip(texts, ages, strict=True)):
-        for value in (text, pack("FP64", [age])):
-            assert [index for index, part in enumerate(stored) if value in part] == [owner]
-
-
 @pytest.mark.parametrize("datatype", ["BYTES", "INT8"])
 def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
     """A container behind a bridge writes each element behind its length, whatever the datatype."""

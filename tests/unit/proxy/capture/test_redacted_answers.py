@@ -176,6 +176,7 @@ def test_keeps_nothing_of_a_request_that_cannot_be_decoded() -> None:
             captured = prepare(exchange(body, answer, request_headers=coded, http_status=400), rule)
             assert not captured.holds(b"Quux"), (rule, coding)
             assert captured.data == {}
+            assert captured.prepared.problems == ("request_unreadable",)
             assert captured.requests[0]["messages"] is None
             assert "not kept" in captured.documents[0]["error"]
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 import pytest
-from aiohttp import web
 
 from inference_store.platform.settings import CaptureSettings, ProxySettings
 from inference_store.proxy.capture.captures import Captures
@@ -26,6 +26,7 @@ from inference_store.proxy.protocols import PROTOCOLS, Call, Model
 from inference_store.proxy.protocols.tensor_reading import split
 from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
 from tests.exchanges import exchange, png
+from tests.http_stub import Request, Response, serve_http
 from tests.settings import make_settings
 
 from .recording import Log, hand_over_one, make_start, wait_until_true
@@ -67,9 +68,7 @@ def test_a_registration_divides_images_in_one_tensor() -> None:
     assert [event.get("flags") for event in events] == [None, None]
     # the event says what the file says: a registration may be changed, and rebuilt by
     assert [event.get("task_type") for event in events] == [None, None]
-
-
-def test_a_registration_is_the_one_of_the_models_id() -> None:
+    # it is the one of the model's id
     registered = {"7c1": DETECTOR}
     assert len(make_events(IMAGES, ANSWERS, registered.get, Rules(model_id="7c1"))) == 2
     assert len(make_events(IMAGES, ANSWERS, registered.get)) == 1
@@ -116,49 +115,20 @@ def test_flags_files_of_every_kind(name: str) -> None:
 
 
 class Api:
-    """A page a model; asked without the key, it refuses."""
+    """A page a model, or always the same body; asked without the key, it refuses."""
 
-    def __init__(self, *models: dict[str, Any]) -> None:
-        self.models = models
+    def __init__(self, *models: dict[str, Any], body: bytes | None = None) -> None:
+        self.models, self.body = models, body
         self.request_count = 0
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    def answer(self, request: Request) -> Response:
         self.request_count += 1
         if request.headers["Authorization"] != f"Bearer {KEY}":
-            return web.json_response({}, status=401)
-        at = int(request.query.get("cursor", 0))
+            return Response(401, b"{}")
+        at = int(dict(parse_qsl(urlsplit(request.path).query)).get("cursor", 0))
         following = str(at + 1) if at + 1 < len(self.models) else None
-        return web.json_response({"items": self.models[at : at + 1], "next": following})
-
-
-class Nonsense(Api):
-    """An api whose answer is no list of models, or a body without an end."""
-
-    def __init__(self, *, endless: bool) -> None:
-        super().__init__()
-        self.endless = endless
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.request_count += 1
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        await answer.write(b"[1]")
-        while self.endless:
-            await answer.write(b" " * (1 << 20))
-        return answer
-
-
-@asynccontextmanager
-async def serve(api: Api) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_get("/v1/models", api.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+        page = {"items": self.models[at : at + 1], "next": following}
+        return Response(body=orjson.dumps(page) if self.body is None else self.body)
 
 
 @asynccontextmanager
@@ -180,15 +150,13 @@ async def open_registrations(url: str, path: Path, **changes: Any) -> AsyncItera
 
 async def test_every_page_is_read_and_read_again(tmp_path: Path) -> None:
     api = Api(DETECTION, ROWS)
-    async with (
-        serve(api) as url,
-        open_registrations(url, tmp_path / "models.json") as registrations,
-    ):
-        await wait_until_true(lambda: registrations.of("rows") == RegisteredModel(batched=True))
-        assert registrations.of("yolo") == RegisteredModel(task_type="Object Detection")
-        assert registrations.of("other") is None
-        api.models = (DETECTION,)
-        await wait_until_true(lambda: registrations.of("rows") is None)
+    with serve_http(api.answer) as url:
+        async with open_registrations(url, tmp_path / "models.json") as registrations:
+            await wait_until_true(lambda: registrations.of("rows") == RegisteredModel(batched=True))
+            assert registrations.of("yolo") == RegisteredModel(task_type="Object Detection")
+            assert registrations.of("other") is None
+            api.models = (DETECTION,)
+            await wait_until_true(lambda: registrations.of("rows") is None)
 
 
 async def test_a_capture_process_divides_by_its_file_while_the_api_is_away(tmp_path: Path) -> None:
@@ -215,8 +183,9 @@ async def test_a_capture_process_divides_by_its_file_while_the_api_is_away(tmp_p
 
 async def test_while_the_api_is_away_the_file_is_what_is_known(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
-    async with serve(Api(DETECTION, ROWS)) as url, open_registrations(url, path):
-        await wait_until_true(path.exists)
+    with serve_http(Api(DETECTION, ROWS).answer) as url:
+        async with open_registrations(url, path):
+            await wait_until_true(path.exists)
     async with open_registrations("http://127.0.0.1:1", path) as registrations:
         assert registrations.of("yolo") == RegisteredModel(task_type="Object Detection")
         assert registrations.of("rows") == RegisteredModel(batched=True)
@@ -225,7 +194,7 @@ async def test_while_the_api_is_away_the_file_is_what_is_known(tmp_path: Path) -
 
 async def test_a_broken_file_is_none(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
-    async with serve(Api(DETECTION)) as url:
+    with serve_http(Api(DETECTION).answer) as url:
         for text in (b"", b"{", b"[]", b'{"items": 3}', b'{"items": [1, {}]}'):
             path.write_bytes(text)
             async with open_registrations(url, path) as registrations:
@@ -237,8 +206,8 @@ async def test_a_broken_file_is_none(tmp_path: Path) -> None:
     ("api", "key"),
     [
         pytest.param(Api(DETECTION), "another", id="a key that may not read"),
-        pytest.param(Nonsense(endless=False), KEY, id="no list of models"),
-        pytest.param(Nonsense(endless=True), KEY, id="a body without an end"),
+        pytest.param(Api(body=b"[1]"), KEY, id="no list of models"),
+        pytest.param(Api(body=b" " * (33 << 20)), KEY, id="a body that is too large"),
     ],
 )
 async def test_an_api_that_answers_nonsense_changes_nothing(
@@ -246,9 +215,7 @@ async def test_an_api_that_answers_nonsense_changes_nothing(
 ) -> None:
     path = tmp_path / "models.json"
     path.write_bytes(orjson.dumps({"items": [ROWS]}))
-    async with (
-        serve(api) as url,
-        open_registrations(url, path, proxy_registry_key=key) as registrations,
-    ):
-        await wait_until_true(lambda: api.request_count > 1)
-        assert registrations.of("rows") == RegisteredModel(batched=True)
+    with serve_http(api.answer) as url:
+        async with open_registrations(url, path, proxy_registry_key=key) as registrations:
+            await wait_until_true(lambda: api.request_count > 1)
+            assert registrations.of("rows") == RegisteredModel(batched=True)

@@ -266,19 +266,6 @@ LARGE_BATCHES = {
 }
 
 
-def test_a_batch_of_many_is_rebuilt(subtests: pytest.Subtests) -> None:
-    for name, request in LARGE_BATCHES.items():
-        with subtests.test(name):
-            check_rebuilt(request, count=len(ROWS))
-
-
-def test_a_large_request_is_rebuilt(subtests: pytest.Subtests) -> None:
-    """Its content is in the data, and not a second time beside the metadata."""
-    for name, request in LARGE_REQUESTS.items():
-        with subtests.test(name):
-            check_rebuilt(request)
-
-
 IMAGE_TEXT = base64.b64encode(IMAGE).decode()
 PARAMETERS = json.dumps({"metadata": json.dumps([{"key": "k", "type": "int", "value": "1"}])})
 
@@ -330,14 +317,23 @@ OTHERS_WRITTEN = {
 }
 
 
-def test_requests_as_documents_write_them_are_rebuilt(subtests: pytest.Subtests) -> None:
+def test_requests_are_rebuilt(subtests: pytest.Subtests) -> None:
+    """Large ones, whose content is not a second time beside the metadata, those of many data, and
+    those that documents write."""
     rows = {row[0]: (2, BATCHED, [row]) for row in WRITTEN_ROWS}
-    for name, (count, rules, inputs) in (WRITTEN | rows).items():
+    written = {
+        name: (write_inputs(rules, *inputs), count)
+        for name, (count, rules, inputs) in (WRITTEN | rows).items()
+    }
+    cases: dict[str, tuple[SampleRequest, int | None]] = {
+        **{name: (request, None) for name, request in LARGE_REQUESTS.items()},
+        **{name: (request, len(ROWS)) for name, request in LARGE_BATCHES.items()},
+        **{name: (request, 1) for name, request in OTHERS_WRITTEN.items()},
+        **written,
+    }
+    for name, (request, count) in cases.items():
         with subtests.test(name):
-            check_rebuilt(write_inputs(rules, *inputs), count=count)
-    for name, request in OTHERS_WRITTEN.items():
-        with subtests.test(name):
-            check_rebuilt(request, count=1)
+            check_rebuilt(request, count=count)
 
 
 def test_says_why_a_request_is_not_kept() -> None:

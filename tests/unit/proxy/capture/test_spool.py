@@ -97,7 +97,7 @@ def test_each_capture_is_taken_once_and_gone_when_it_is_published(spool: Folder)
     assert spool.take() is not None
 
 
-def test_a_torn_file_is_counted_and_removed(spool: Folder) -> None:
+def test_a_torn_file_is_counted_and_removed(spool: Folder, tmp_path: Path) -> None:
     assert spool.write(capture(1))
     path = take(spool)
     path.write_bytes(path.read_bytes()[:-1])
@@ -106,6 +106,12 @@ def test_a_torn_file_is_counted_and_removed(spool: Folder) -> None:
     assert spool.waiting == 0
     assert spool.counts.report().dropped == {"torn": 1}
     assert spool.take() is None
+    # and so is one whose folder is removed by hand
+    assert spool.write(capture(2))
+    spool.counts.see()
+    rmtree(tmp_path / "p")
+    assert spool.read(take(spool)) is None
+    assert (spool.waiting, spool.counts.report().dropped) == (0, {"torn": 2})
 
 
 def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
@@ -217,14 +223,6 @@ def test_counts_a_leftover_part_as_lost_once(tmp_path: Path) -> None:
     assert first.counts.report().dropped == {"process_ended": 1}
     assert first.counts.report().closes
     first.close()
-
-
-def test_counts_captures_of_a_removed_folder_as_lost(spool: Folder, tmp_path: Path) -> None:
-    assert spool.write(capture(1))
-    spool.counts.see()
-    rmtree(tmp_path / "p")
-    assert spool.read(take(spool)) is None
-    assert (spool.waiting, spool.counts.report().dropped) == (0, {"torn": 1})
 
 
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from inference_store.proxy.grpc.captured_call import AnswerHead, read_answer, re
 from inference_store.proxy.grpc.captured_stream import Limits, RecordedCall
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.routing import Route
+from tests.fake_captures import FakeCaptures
 from tests.unit.proxy.protocols.v2_grpc.calls import STREAM, Request, Response, StreamResponse
 
 OK, CANCELLED = 0, 1
@@ -22,59 +23,29 @@ UPSTREAM = UpstreamEntry(name="up", grpc="up:1")
 ASKS = "triton_enable_empty_final_response"
 
 
-@dataclass
-class Ticket:
-    """A reservation of a body's cap."""
+class Context:
+    """The context of a call, and what captures it."""
 
-    captures: "Captures"
-    room: int
-    refused: bool = False
-
-    def reserve_more(self, size: int) -> bool:
-        self.room -= size
-        return self.room >= 0
-
-    def finish(self, exchange: Exchange, *_: Any) -> None:
-        self.captures.finished.append(exchange)
-        self.captures.handed_over.set()
-
-
-@dataclass
-class Captures:
-    """Takes exchanges while there is room; it is also the context of the call."""
-
-    room: int = 1 << 20
-    refused: set[int] = field(default_factory=set)
-    """The numbers of the exchanges for which there is no room."""
-    begun: int = 0
-    finished: list[Exchange] = field(default_factory=list)
-    handed_over: asyncio.Event = field(default_factory=asyncio.Event)
-    done: list[Callable[[Any], None]] = field(default_factory=list)
-
-    def begin(self, size: int, head: int) -> Ticket | None:
-        assert head == 0
-        self.begun += 1
-        return None if self.begun - 1 in self.refused else Ticket(self, self.room - size)
+    def __init__(self, captures: FakeCaptures | None = None, **limits: Any) -> None:
+        self.captures = captures or FakeCaptures()
+        self._done: list[Callable[[Any], None]] = []
+        route = Route(UPSTREAM, Call(PROTOCOLS["v2-grpc"], "stream"))
+        fakes: list[Any] = [self.captures, self]
+        self.stream = RecordedCall(fakes[0], lambda _: route, STREAM, fakes[1], Limits(**limits))
 
     def invocation_metadata(self) -> Any:
         return ()
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self.done.append(callback)
+        self._done.append(callback)
 
-    def open(self, **limits: Any) -> RecordedCall:
-        route = Route(UPSTREAM, Call(PROTOCOLS["v2-grpc"], "stream"))
-        fake: Any = self
-        return RecordedCall(fake, lambda _: route, STREAM, fake, Limits(**limits))
-
-    def end(self, stream: RecordedCall, code: int) -> None:
-        stream.record_end(code, "cut off" if code else None)
-        for callback in self.done:
+    def end(self, code: int) -> list[tuple[bytes, list[bytes]]]:
+        """End the call. Return the request of each exchange, and its answers."""
+        self.stream.record_end(code, "cut off" if code else None)
+        for callback in self._done:
             callback(None)
-
-    def list_pairs(self) -> list[tuple[bytes, list[bytes]]]:
-        """The request of each exchange, and its answers."""
-        return [(each.request.bytes, list(each.response.parts)) for each in self.finished]
+        exchanges = self.captures.exchanges
+        return [(each.request.bytes, list(each.response.parts)) for each in exchanges]
 
 
 def make_request(number: int, name: str = "", *, asks: bool = False) -> bytes:
@@ -137,15 +108,16 @@ def expect(sent: Sequence[Sent]) -> list[tuple[bytes, list[bytes]]]:
     ]
 
 
-async def play(sent: Sequence[Sent], code: int) -> Captures:
-    captures = Captures()
-    stream = captures.open()
+async def play(
+    sent: Sequence[Sent], code: int
+) -> tuple[list[tuple[bytes, list[bytes]]], list[Exchange]]:
+    context = Context()
+    stream = context.stream
     for each in sent:
         record = stream.record_request if each.answers is None else stream.record_response
         record(each.message)
         stream.hand_over_complete()
-    captures.end(stream, code)
-    return captures
+    return context.end(code), context.captures.exchanges
 
 
 @pytest.mark.parametrize("kind", ["ids marked", "ids", "order", "nameless marked", "first id"])
@@ -156,10 +128,9 @@ def test_each_request_is_an_exchange_of_its_own(kind: str, data: st.DataObject, 
     sent = sent[: data.draw(st.integers(0, len(sent)))]
     if kind == "ids" and all(not each.answers for each in sent):
         return  # every answer has the first id
-    captures = asyncio.run(play(sent, code))
-    expected = expect(sent)
-    assert sorted(captures.list_pairs()) == sorted(expected)
-    for exchange in captures.finished:
+    pairs, exchanges = asyncio.run(play(sent, code))
+    assert sorted(pairs) == sorted(expect(sent))
+    for exchange in exchanges:
         answers = [each for each in sent if each.message in exchange.response.parts]
         is_answered = bool(answers) and answers[-1].is_last is not False
         ended = (OK, None) if is_answered or code == OK else (CANCELLED, "cut off")
@@ -170,83 +141,71 @@ def test_each_request_is_an_exchange_of_its_own(kind: str, data: st.DataObject, 
 
 
 async def test_first_id_on_every_answer_is_flagged_and_settled_by_silence() -> None:
-    captures = Captures()
-    stream = captures.open(quiet_seconds=0, longest_quiet_seconds=0)
+    context = Context(quiet_seconds=0, longest_quiet_seconds=0)
+    stream = context.stream
     for number in range(3):
         stream.record_request(make_request(number, f"r{number}"))
     for number in range(2):
         stream.record_response(make_answer(str(number), "r0"))
         stream.hand_over_complete()
-    async with asyncio.timeout(300):
-        while len(captures.finished) < 2:
-            captures.handed_over.clear()
-            await captures.handed_over.wait()
-    flags = {each.position: each.is_matched_in_doubt for each in captures.finished}
+    settled = [await context.captures.exchange() for _ in range(2)]
+    flags = {each.position: each.is_matched_in_doubt for each in settled}
     assert flags == {0: False, 1: True}
     stream.record_response(make_answer("2", "r0"))
-    captures.end(stream, OK)
-    assert [answers for _, answers in captures.list_pairs()] == [
+    assert [answers for _, answers in context.end(OK)] == [
         [make_answer(str(number), "r0")] for number in range(3)
     ]
 
 
 async def test_an_exchange_is_handed_over_when_a_later_one_is_answered() -> None:
-    captures = Captures()
-    stream = captures.open()
+    context = Context()
     for number in range(5):
-        stream.record_request(make_request(number))
-        stream.record_response(make_answer(str(number)))
-        stream.hand_over_complete()
-        assert len(captures.finished) == number
-    captures.end(stream, CANCELLED)
-    assert [each.grpc_code for each in captures.finished] == [OK] * 5
+        context.stream.record_request(make_request(number))
+        context.stream.record_response(make_answer(str(number)))
+        context.stream.hand_over_complete()
+        assert len(context.captures.finished) == number
+    context.end(CANCELLED)
+    assert [each.grpc_code for each in context.captures.exchanges] == [OK] * 5
 
 
 async def test_each_exchange_has_a_budget_of_its_own() -> None:
-    captures = Captures(room=1 << 10)
-    stream = captures.open()
-    answer = make_answer("x" * 900)
+    context = Context(FakeCaptures(room=1 << 10))
     for number in range(20):
-        stream.record_request(make_request(number))
-        stream.record_response(answer)
-    captures.end(stream, OK)
-    assert all(each.response.whole for each in captures.finished)
-    assert len(captures.finished) == 20
+        context.stream.record_request(make_request(number))
+        context.stream.record_response(make_answer("x" * 900))
+    assert len(context.end(OK)) == 20
+    assert all(each.response.whole for each in context.captures.exchanges)
 
 
 async def test_a_request_without_room_keeps_its_place() -> None:
-    captures = Captures(refused={1})
-    stream = captures.open()
+    context = Context(FakeCaptures(refused={1}))
     for number in range(3):
-        stream.record_request(make_request(number))
+        context.stream.record_request(make_request(number))
     for number in range(3):
-        stream.record_response(make_answer(str(number)))
-    captures.end(stream, OK)
-    assert captures.list_pairs() == [
+        context.stream.record_response(make_answer(str(number)))
+    assert context.end(OK) == [
         (make_request(number), [make_answer(str(number))]) for number in (0, 2)
     ]
 
 
 async def test_requests_over_the_limit_end_the_oldest() -> None:
     """Its answer is kept as an exchange without a request, and moves no other."""
-    captures = Captures()
-    stream = captures.open(open_requests=2)
+    context = Context(open_requests=2)
     for number in range(3):
-        stream.record_request(make_request(number))
-    stream.hand_over_complete()
-    (given_up,) = captures.finished
+        context.stream.record_request(make_request(number))
+    context.stream.hand_over_complete()
+    (given_up,) = context.captures.exchanges
     assert "too many requests" in (given_up.error or "")
     for number in range(3):
-        stream.record_response(make_answer(str(number)))
-    captures.end(stream, OK)
-    assert sorted(captures.list_pairs()) == sorted(
+        context.stream.record_response(make_answer(str(number)))
+    assert sorted(context.end(OK)) == sorted(
         [
             (make_request(0), []),
             (b"", [make_answer("0")]),
             *((make_request(number), [make_answer(str(number))]) for number in (1, 2)),
         ]
     )
-    (stray,) = [each for each in captures.finished if not each.request.parts]
+    (stray,) = [each for each in context.captures.exchanges if not each.request.parts]
     assert stray.is_matched_in_doubt
 
 
@@ -267,4 +226,4 @@ def test_heads() -> None:
         ("an error", error.SerializeToString(), AnswerHead("7", is_last=True)),
     ):
         assert read_answer(written, None) == expected, case
-    assert read_request(make_request(1, "7", asks=True)).asks_for_end
+    assert read_request(make_request(1, "7", asks=True)) == ("7", True)

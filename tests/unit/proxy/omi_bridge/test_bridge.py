@@ -46,21 +46,24 @@ async def call(bridge: Bridge, name: str, /, **fields: Any) -> Any:
 
 
 async def test_files_are_tensors_both_ways() -> None:
-    async with open_bridge(Omi()) as bridge:
-        status, answer = await post(bridge, make_request("abc", "é"))
+    """A sole tensor is the sole file, whatever its name; Runs have the size that is taken."""
+    omi = Omi(batch_size=2)
+    async with open_bridge(omi) as bridge, ClientSession() as client:
+        status, answer = await post(bridge, make_request("abc", "é", "c", name="args"))
+        _, explained = await post(bridge, make_request("a", explain=True))
+        packed = gzip.compress(orjson.dumps(make_request("abc")))
+        sent = client.post(bridge.url + INFER, data=packed, headers={"Content-Encoding": "gzip"})
+        async with sent as unpacked:
+            assert (await unpacked.json())["outputs"][0]["data"] == ['{"size":3}']
     assert status == 200
     (output,) = answer.pop("outputs")
     assert answer == {"model_name": "counter", "model_version": "1.2.0", "id": "7"}
-    assert (output["name"], output["shape"], output["datatype"]) == ("results.json", [2], "BYTES")
-    assert output["data"] == ['{"size":3}', '{"size":2}']
-
-
-async def test_runs_have_the_size_that_the_container_takes() -> None:
-    omi = Omi(batch_size=2)
-    async with open_bridge(omi) as bridge:
-        _, answer = await post(bridge, make_request("a", "b", "c", "d", "e"))
-    assert [len(run.inputs) for run in omi.runs] == [2, 2, 1]
-    assert len(answer["outputs"][0]["data"]) == 5
+    assert (output["name"], output["shape"], output["datatype"]) == ("results.json", [3], "BYTES")
+    assert output["data"] == ['{"size":3}', '{"size":2}', '{"size":1}']
+    assert dict(omi.runs[0].inputs[0].input) == {"input.txt": b"abc"}
+    assert [len(run.inputs) for run in omi.runs] == [2, 1, 1, 1]
+    assert [run.explain for run in omi.runs] == [False, False, True, False]
+    assert "it is so long" in explained["outputs"][0]["data"][0]
 
 
 async def test_calls_status_once_and_never_as_a_probe() -> None:
@@ -99,50 +102,25 @@ async def test_metadata_are_the_statuss() -> None:
     assert (metadata.platform, told.name, list(told.shape)) == ("omi", "input.txt", [-1])
 
 
-async def test_explain_is_a_parameter() -> None:
-    omi = Omi()
-    async with open_bridge(omi) as bridge:
-        _, answer = await post(bridge, make_request("a", explain=True))
-        await post(bridge, make_request("a"))
-    assert [run.explain for run in omi.runs] == [True, False]
-    assert "it is so long" in answer["outputs"][0]["data"][0]
-
-
-IMAGES = (("image.png", "image/png"),)
-
-
-async def test_base64_is_the_bytes_of_a_file() -> None:
-    omi, raw = Omi(inputs=IMAGES), b"\x89PNG\x00"
-    async with open_bridge(omi) as bridge:
-        await post(bridge, make_request(b64encode(raw).decode(), name="image.png"))
-    assert omi.runs[0].inputs[0].input["image.png"] == raw
-
-
-async def test_binary_tensors_are_files_as_they_come() -> None:
-    omi = Omi(inputs=IMAGES)
+async def test_files_that_are_no_text_are_base64_or_binary() -> None:
+    omi, raw = Omi(inputs=(("image.png", "image/png"),)), b"\x89PNG\x00"
     tensor = {"name": "image.png", "shape": [1], "datatype": "BYTES"}
     head = orjson.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 7}}]})
     length = {"Inference-Header-Content-Length": str(len(head))}
     async with open_bridge(omi) as bridge, ClientSession() as client:
+        await post(bridge, make_request(b64encode(raw).decode(), name="image.png"))
         body = head + b"\x03\x00\x00\x00\xff\xd8\xff"
         async with client.post(bridge.url + INFER, data=body, headers=length) as answer:
             assert answer.status == 200
-    assert omi.runs[0].inputs[0].input["image.png"] == b"\xff\xd8\xff"
-
-
-async def test_a_compressed_request_is_read() -> None:
-    async with open_bridge(Omi()) as bridge, ClientSession() as client:
-        body = gzip.compress(orjson.dumps(make_request("abc")))
-        sent = client.post(bridge.url + INFER, data=body, headers={"Content-Encoding": "gzip"})
-        async with sent as answer:
-            assert (await answer.json())["outputs"][0]["data"] == ['{"size":3}']
-
-
-async def test_a_sole_tensor_is_the_sole_file_whatever_its_name() -> None:
-    omi = Omi()
-    async with open_bridge(omi) as bridge:
-        assert (await post(bridge, make_request("a", name="args")))[0] == 200
-    assert dict(omi.runs[0].inputs[0].input) == {"input.txt": b"a"}
+        # and so are its answers; heads may be as large as the proxy's
+        body_of_two = make_request(*(b64encode(text).decode() for text in (b"binary", b"abc")))
+        long = {"X-Long": "x" * 500_000}
+        async with client.post(bridge.url + INFER, json=body_of_two, headers=long) as answer:
+            (output,) = (await answer.json())["outputs"]
+    sent = [run.inputs[0].input["image.png"] for run in omi.runs[:2]]
+    assert sent == [raw, b"\xff\xd8\xff"]
+    assert output["parameters"] == {"content_type": "base64"}
+    assert output["data"] == ["/w==", b64encode(b'{"size":3}').decode()]
 
 
 async def test_reports_each_item_that_failed() -> None:
@@ -154,15 +132,6 @@ async def test_reports_each_item_that_failed() -> None:
         assert await post(bridge, make_request("bad")) == (422, {"error": "bad is bad"})
     async with open_bridge(Omi(code=500)) as bridge:
         assert await post(bridge, make_request("bad")) == (500, {"error": "bad is bad"})
-
-
-async def test_binary_files_are_base64_and_heads_as_large_as_the_proxys() -> None:
-    async with open_bridge(Omi()) as bridge, ClientSession() as client:
-        body, headers = make_request("binary", "abc"), {"X-Long": "x" * 500_000}
-        async with client.post(bridge.url + INFER, json=body, headers=headers) as answer:
-            (output,) = (await answer.json())["outputs"]
-    assert output["parameters"] == {"content_type": "base64"}
-    assert output["data"] == ["/w==", b64encode(b'{"size":3}').decode()]
 
 
 async def test_reports_a_refused_run() -> None:
@@ -223,25 +192,22 @@ def _make_message(*elements: bytes) -> dict[str, Any]:
 
 
 async def test_grpc_answers_the_same() -> None:
+    """In the form of the request: a raw one has a raw answer."""
+    tensor = {"name": "input.txt", "datatype": "BYTES", "shape": [2]}
+    raw = [b"\3\0\0\0abc\1\0\0\0\xff"]
     async with open_bridge(Omi()) as bridge:
         answer = await call(bridge, "ModelInfer", **_make_message(b"abc", b"\xff"))
+        fields = {"model_name": "counter", "inputs": [tensor], "raw_input_contents": raw}
+        raw_answer = await call(bridge, "ModelInfer", **fields)
         metadata = await call(bridge, "ServerMetadata")
     assert (answer.model_name, answer.model_version, answer.id) == ("counter", "1.2.0", "7")
     (output,) = answer.outputs
     assert (output.name, list(output.shape)) == ("results.json", [2])
     assert list(output.contents.bytes_contents) == [b'{"size":3}', b'{"size":1}']
-    assert metadata.name
-
-
-async def test_a_raw_request_has_a_raw_answer() -> None:
-    tensor = {"name": "input.txt", "datatype": "BYTES", "shape": [2]}
-    raw = [b"\3\0\0\0abc\1\0\0\0\xff"]
-    async with open_bridge(Omi()) as bridge:
-        fields = {"model_name": "counter", "inputs": [tensor], "raw_input_contents": raw}
-        answer = await call(bridge, "ModelInfer", **fields)
-    (output,) = answer.raw_output_contents
+    (output,) = raw_answer.raw_output_contents
     assert output == b'\x0a\0\0\0{"size":3}\x0a\0\0\0{"size":1}'
-    assert not answer.outputs[0].contents.bytes_contents
+    assert not raw_answer.outputs[0].contents.bytes_contents
+    assert metadata.name
 
 
 def test_durations_as_containers_write_them() -> None:

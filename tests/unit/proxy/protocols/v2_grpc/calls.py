@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
 from inference_store.proxy.protocols.v2_grpc import V2_GRPC
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
@@ -35,25 +34,21 @@ def make_response(*texts: str, name: str = "digits", **members: Any) -> Any:
     return built
 
 
-def make_body(messages: Sequence[Any], *, whole: bool = True) -> Body:
-    parts = [part if isinstance(part, bytes) else part.SerializeToString() for part in messages]
-    return Body(parts=parts, size=sum(map(len, parts)), whole=whole)
-
-
 def read_exchange(
     requests: Sequence[Any],
     responses: Sequence[Any] = (),
     *,
     path: str = INFER,
     model: Model | None = None,
-    grpc_code: int = 0,
     whole: bool = True,
     in_doubt: bool = False,
 ) -> Reading:
-    exchange = make_grpc_exchange(path, [], [], grpc_code)
-    exchange.request = make_body(requests, whole=whole)
-    exchange.response = make_body(responses, whole=whole)
-    exchange.is_matched_in_doubt = in_doubt
+    sent, came = (
+        [part if isinstance(part, bytes) else part.SerializeToString() for part in messages]
+        for messages in (requests, responses)
+    )
+    exchange = make_grpc_exchange(path, sent, came, is_matched_in_doubt=in_doubt)
+    exchange.request.whole = exchange.response.whole = whole
     call = V2_GRPC.recognise(path, path)
     assert isinstance(call, Call)
     return V2_GRPC.read(exchange, call, model or Model())

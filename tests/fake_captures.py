@@ -1,0 +1,58 @@
+"""Captures that keep what they are handed, in the place of those that write it."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.routing import Route
+
+
+@dataclass
+class FakeCaptures:
+    """Takes exchanges while there is room, and keeps them."""
+
+    room: int = 1 << 30
+    """Bytes of each exchange."""
+    most: int = 1 << 30
+    """The largest request that is kept."""
+    refused: Collection[int] = ()
+    """The numbers of the exchanges for which there is no room."""
+    heads: list[int] = field(default_factory=list)
+    """The sizes of the heads of calls."""
+    begun: int = 0
+    finished: list[tuple[Exchange, Route]] = field(default_factory=list)
+    _waiting: asyncio.Queue[Exchange] = field(default_factory=asyncio.Queue)
+
+    def begin(self, size: int, head: int) -> "Ticket | None":
+        self.heads.append(head)
+        if size > self.room or len(self.heads) - 1 in self.refused:
+            return None
+        self.begun += 1
+        return Ticket(self, size)
+
+    def hand_over(self, exchange: Exchange, route: Route) -> None:
+        self.finished.append((exchange, route))
+        self._waiting.put_nowait(exchange)
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        return [exchange for exchange, _ in self.finished]
+
+    async def exchange(self) -> Exchange:
+        """Wait for the next exchange."""
+        async with asyncio.timeout(300):
+            return await self._waiting.get()
+
+
+class Ticket:
+    """The room of one exchange."""
+
+    def __init__(self, captures: FakeCaptures, size: int) -> None:
+        self.refused = size > captures.most
+        self.finish = captures.hand_over
+        self._room = captures.room - (0 if self.refused else size)
+
+    def reserve_more(self, size: int) -> bool:
+        self._room -= size
+        return self._room >= 0
