@@ -48,7 +48,7 @@ _DEAD: dict[str, Any] = {
     "arrived": 95,
     "missing": 5,
     "reason": "3 dropped or refused, and counted (no_budget 3);"
-    " 2 lost when the producer died: it had them in memory",
+    " 2 lost in memory when the producer died",
     "closes": False,
     "reports": [
         {

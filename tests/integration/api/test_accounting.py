@@ -47,7 +47,7 @@ async def test_shows_producer_with_its_reports(api: Api) -> None:
     assert (producer["given"], producer["arrived"], producer["missing"]) == (8, 5, 3)
     assert producer["reason"] == (
         "2 dropped or refused, and counted (no_budget 2);"
-        " 1 lost when the producer died: it had them in memory;"
+        " 1 lost in memory when the producer died;"
         " 1 queued when a process died, and not in its spool"
     )
     assert [report["reporter"] for report in producer["reports"]] == ["p", "q"]
@@ -147,6 +147,7 @@ async def test_parked_events(api: Api) -> None:
         outcomes = {Outcome.PARKED: 2}
         await accounting.move_offsets(connection, EVENTS, lo=0, hi=2, outcomes=outcomes, last=None)
         assert await unsettled.find_due(connection, limit=2) == []
+    await api.execute("UPDATE unsettled_event SET next_attempt_at = now() + interval '1 hour'")
 
     path = "/v1/parked-events"
     page = await api.read(path, limit=1)

@@ -118,8 +118,8 @@ class ProducerAccount:
         found = (
             (gaps.dropped, f"dropped or refused, and counted ({by_reason})"),
             (gaps.waiting, "queued, in a spool, or on their way"),
-            (gaps.unknown_tail, "lost when the producer died: it had them in memory"),
-            (gaps.unexplained, "unexplained: still in Kafka while ingesters lag, or lost"),
+            (gaps.unknown_tail, "lost in memory when the producer died"),
+            (gaps.unexplained, "unexplained (still in Kafka while ingesters lag, or lost)"),
             (totals.unsettled, "queued when a process died, and not in its spool"),
         )
         parts = [] if totals.add_up else ["its reports do not add up"]
