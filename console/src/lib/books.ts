@@ -8,9 +8,6 @@ export const OUTCOMES = ["stored", "duplicate", "dead", "parked", "expired", "er
 
 export type Partition = Schemas["Account"];
 
-export type Counts = Pick<Report, keyof Report & keyof Producer>;
-
-export type Report = Schemas["ProducerReport"];
 export type Producer = Schemas["ProducerAccount"];
 
 export type Books = Schemas["Accounting"];
@@ -43,29 +40,3 @@ function writeSpans({ lost_offsets: spans }: Partition): string {
   const shown = spans.slice(0, MOST_SPANS).map(({ lo, hi }) => (hi - lo === 1 ? `${lo}` : `${lo}–${hi - 1}`));
   return `: ${shown.join(", ")}${spans.length > MOST_SPANS ? " …" : ""}`;
 }
-
-/** What is to be said of a producer; nothing, if all that it captured has arrived. */
-export function explainProducer(account: Producer): string[] {
-  const { holes } = account;
-  const words: string[] = [];
-  const counted = account.sampled_out + sum(account.dropped) + account.queued + account.unsettled + account.published;
-  if (counted !== account.seen) {
-    words.push(`Its reports do not add up: it saw ${writeCount(account.seen, "exchange")}, and says what became of ${writeCount(counted)}.`);
-  }
-  if (holes.dropped) words.push(`${writeCount(holes.dropped)} were dropped or refused, and counted${writeReasons(account.dropped)}.`);
-  if (holes.waiting) words.push(`${writeCount(holes.waiting)} are queued, in a spool, or on their way.`);
-  if (holes.unknown_tail) words.push(`${writeCount(holes.unknown_tail)} were lost when the producer died: it had them in memory.`);
-  if (holes.unexplained) words.push(`${writeCount(holes.unexplained)} did not arrive, and nothing explains it. While ingesters lag they may still be in Kafka; the rest was lost.`);
-  if (account.unsettled) words.push(`${writeCount(account.unsettled)} were queued when a process died, and were not in the spool.`);
-  return words;
-}
-
-export function sum(counts: Record<string, number>): number {
-  return Object.values(counts).reduce((total, count) => total + count, 0);
-}
-
-function writeReasons(dropped: Record<string, number>): string {
-  const parts = Object.entries(dropped).map(([reason, count]) => `${reason} ${writeCount(count)}`);
-  return parts.length ? ` (${parts.join(", ")})` : "";
-}
-

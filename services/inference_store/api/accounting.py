@@ -1,57 +1,18 @@
 """The offset accounting: what became of every offset, and what producers say of themselves."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from inference_store.access.rights import Right
 from inference_store.index import accounting
-from inference_store.index.accounting.producers import FormerProducers, SequenceGaps, State
+from inference_store.index.accounting.producers import FormerProducers, State
 
 from .access import Needs, Over
 from .answer import Answer, Shown
-from .dead_letters import ShownPlace
 from .dependencies import Reading
 from .routing import Router
-
-
-class LostOffsets(Shown):
-    """Offsets that the log dropped before they were read: from `lo`, below `hi`."""
-
-    lo: int
-    hi: int
-
-
-class Account(ShownPlace):
-    """The books of one partition: `next - first` is the sum of what became of the offsets."""
-
-    first: int
-    next: int
-    began: str
-    stored: int
-    duplicate: int
-    dead: int
-    dead_open: int
-    dead_discarded: int
-    parked: int
-    expired: int
-    erased_again: int
-    lost: int
-    not_delivered: int
-    closes: bool
-    """Every offset read has exactly one state."""
-    lost_offsets: list[LostOffsets]
-    updated_at: datetime
-    waiting: int | None
-    """Offsets from `next` to the end of the log, as it was at `lag_measured_at`; null: no ingester
-    has measured it, or the topic was created again."""
-    oldest_waiting_at: datetime | None
-    """When the oldest of them came to Kafka, or earlier; null: none waits, or it is not known."""
-    lag_measured_at: datetime | None
-    """When an ingester last saw the end of the log; one that runs looks every 15 seconds."""
 
 
 class ProducerReport(Shown):
@@ -77,49 +38,42 @@ class ProducerReport(Shown):
     closes: bool
 
 
-_COUNTS: dict[str, Any] = {
-    "seen": 120,
-    "sampled_out": 20,
-    "dropped": {"no_budget": 3},
-    "queued": 2,
-    "published": 95,
-    "events": 190,
-    "closes": True,
-}
+_PRODUCER = "0199f2c4-8b1e-7a52-9d1c-2f6f0a4be001"
 # Killed with two captures in memory.
-_DEAD: dict[str, Any] = _COUNTS | {
-    "producer": "0199f2c4-8b1e-7a52-9d1c-2f6f0a4be001",
+_DEAD: dict[str, Any] = {
+    "producer": _PRODUCER,
     "state": "dead",
     "heard_at": "2026-11-01T12:01:00.123456Z",
-    "unsettled": 0,
     "given": 100,
-    "highest": 99,
     "arrived": 95,
-    "missing": 4,
+    "missing": 5,
+    "reason": "3 dropped or refused, and counted (no_budget 3);"
+    " 2 lost in memory when the producer died",
     "closes": False,
-    "holes": {"dropped": 3, "waiting": 0, "unknown_tail": 2, "unexplained": 0},
     "reports": [
-        _COUNTS
-        | {
-            "reporter": "0199f2c4-8b1e-7a52-9d1c-2f6f0a4be001",
+        {
+            "reporter": _PRODUCER,
             "number": 7,
             "booted_at": "2026-11-01T12:00:00.000000Z",
             "reported_at": "2026-11-01T12:01:00.000000Z",
             "heard_at": "2026-11-01T12:01:00.123456Z",
+            "seen": 120,
+            "sampled_out": 20,
+            "dropped": {"no_budget": 3},
+            "queued": 2,
             "spooled": 0,
+            "published": 95,
+            "events": 190,
             "highest_sequence": 100,
             "final": False,
+            "closes": True,
         }
     ],
 }
 
 
 class ProducerAccount(Shown):
-    """What a producer reports, in exchanges, and what arrived of its sequence numbers.
-
-    `seen = sampled_out + all dropped + queued + unsettled + published`, and
-    `given = arrived + all holes`.
-    """
+    """How many of the sequence numbers that a producer gave have not arrived, and why."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_DEAD]})
 
@@ -127,25 +81,15 @@ class ProducerAccount(Shown):
     state: State
     heard_at: datetime | None
     """When a report of it was last read; null: it has never reported."""
-    seen: int
-    sampled_out: int
-    dropped: dict[str, int] = Field(examples=[{"no_budget": 3}])
-    """By reason."""
-    queued: int
-    unsettled: int
-    """Queued when a process died, and not in the spool that the next one found."""
-    published: int
-    events: int
-    closes: bool
-    """Its reports add up and, unless it runs, explain all that did not arrive."""
     given: int
     """The highest sequence number known: reported, or arrived."""
-    highest: int
-    """The highest that arrived."""
     arrived: int
     missing: int
-    """Numbers up to `highest` that did not arrive."""
-    holes: SequenceGaps
+    """`given - arrived`."""
+    reason: str | None
+    """Why they are missing, and what else its reports say was lost; null: nothing is missing."""
+    closes: bool
+    """Its reports add up and, unless it runs, explain all that did not arrive."""
     reports: list[ProducerReport]
 
 
@@ -154,7 +98,7 @@ class Accounting(Shown):
 
     closes: bool
     """Those of every partition and of every listed producer close."""
-    partitions: list[Account]
+    partitions: list[accounting.Account]
     producers: list[ProducerAccount]
     """At most 1,000: those of which most did not arrive."""
     former_producers: FormerProducers | None
@@ -162,8 +106,6 @@ class Accounting(Shown):
 
 
 router = Router("dead letters and books")
-# Sums of what anyone may have reported: JSON's integers end here.
-_LARGEST = 2**63 - 1
 
 
 @router.add("GET /accounting", Needs(Right.READ, Over.EVERYTHING), "Read the books")
@@ -176,34 +118,15 @@ async def get_accounting(connection: Reading) -> Answer[Accounting]:
         Accounting(
             closes=all(account.closes for account in accounts)
             and all(producer.closes for producer in producers),
-            partitions=[_show_account(account) for account in accounts],
+            partitions=accounts,
             producers=[_show_producer(producer) for producer in producers],
             former_producers=former,
         )
     )
 
 
-def _show_account(account: accounting.Account) -> Account:
-    return Account.show(
-        account,
-        **account.partition_id.values,
-        **{outcome.value: number for outcome, number in account.counts.items()},
-        lost_offsets=[LostOffsets(lo=lo, hi=hi) for lo, hi in account.lost],
-    )
-
-
 def _show_producer(account: accounting.ProducerAccount) -> ProducerAccount:
-    totals = account.totals
-    counts = _bound_counts(asdict(totals)) | {"dropped": _bound_counts(totals.dropped)}
-    del counts["add_up"]
     reports = [
         ProducerReport.show(stored.report, heard_at=stored.heard_at) for stored in account.reports
     ]
-    return ProducerAccount.show(account, **counts, holes=account.gaps, reports=reports)
-
-
-def _bound_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: min(count, _LARGEST) if isinstance(count, int) else count
-        for name, count in counts.items()
-    }
+    return ProducerAccount.show(account, reports=reports)

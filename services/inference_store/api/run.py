@@ -21,7 +21,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index import api_keys
-from inference_store.index.database import engine_of
+from inference_store.index.database import create_engine
 from inference_store.index.schema import require_schema, schema_of
 from inference_store.index.server_watch import ServerWatch
 from inference_store.inference.errors import ObjectStoreUnavailable
@@ -71,7 +71,7 @@ async def serve(settings: ApiSettings) -> None:
         _log.warning("access control is off", action="auth_off", host=settings.api_host)
     watch, read_dsn = ServerWatch(), settings.postgres_read_dsn
     make_engine = partial(
-        engine_of,
+        create_engine,
         settings,
         application="inference-store-api",
         statement_timeout_seconds=settings.query_timeout_seconds,

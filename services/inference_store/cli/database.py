@@ -14,7 +14,7 @@ from inference_store.access.rights import Grant
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index import api_keys, unsettled
 from inference_store.index.audit import note
-from inference_store.index.database import DatabaseMissing, opened
+from inference_store.index.database import DatabaseMissing, create_engine
 from inference_store.index.distribution import CannotDistribute, distribute
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import DatabaseUnavailable, wait_for_schema
@@ -72,7 +72,7 @@ def run_migrate(arguments: argparse.Namespace) -> int:
 
 async def _keep_registry_key(settings: _MigrateSettings, secret: Secret) -> None:
     """Let the proxy read which models there are by its key."""
-    engine = opened(settings, application="inference-store-migrate")
+    engine = create_engine(settings, application="inference-store-migrate", pool_size=1)
     try:
         async with engine.begin() as connection:
             who, grants = Who("cli:migrate", None), [Grant(role="reader")]

@@ -27,7 +27,7 @@ from inference_store.erasure.locks import RECONCILING, open_election
 from inference_store.erasure.progress import ENDED, Erasure, find_erasure
 from inference_store.erasure.progress import FINAL as FINAL_ERASURE
 from inference_store.index.audit import note
-from inference_store.index.database import engine_of
+from inference_store.index.database import create_engine
 from inference_store.index.schema import migrated
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError
 from inference_store.inference.nearest import counted
@@ -123,7 +123,7 @@ async def _examine(settings: DoctorSettings, deadline: float) -> Report:
     # There are two retries, and all of them are within a check's deadline.
     seconds = min(settings.s3_timeout_seconds, deadline / 4)
     settings = settings.model_copy(update={"s3_timeout_seconds": seconds})
-    engine = engine_of(settings, application="inference-store-doctor")
+    engine = create_engine(settings, application="inference-store-doctor")
     try:
         subject = Subject(settings, engine)
         return await doctor.examine(doctor.CHECKS, subject, deadline_seconds=deadline)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from sqlalchemy import DateTime, false, func, select, true, update
+from sqlalchemy import DateTime, false, func, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import BYTEA, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -90,8 +90,7 @@ async def listed(
     here = api_key.c
     query = select(api_key).order_by(here.created_at.desc(), here.id.desc()).limit(limit)
     if after is not None:
-        at, id = after
-        query = query.where((here.created_at < at) | ((here.created_at == at) & (here.id < id)))
+        query = query.where(tuple_(here.created_at, here.id) < after)
     return [ApiKey.model_validate(row) for row in await connection.execute(query)]
 
 

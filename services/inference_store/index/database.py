@@ -201,35 +201,6 @@ class DatabaseMissing(PostgresUnavailable):
     """The server has no such database; only a migration does not wait for it."""
 
 
-def engine_of(
-    settings: PostgresSettings,
-    *,
-    application: str,
-    dsn: str | None = None,
-    pool_size: int | None = None,
-    statement_timeout_seconds: float | None = None,
-    idle_transaction_seconds: float | None = None,
-    watch: ServerWatch | None = None,
-) -> AsyncEngine:
-    """Return the engine for the settings, or for another server (`dsn`) with the same settings.
-
-    `watch`: the one of another engine of this server; by default one of its own.
-    """
-    tls: str | ssl.SSLContext | None = None
-    if "postgres_tls" in settings.model_fields_set:
-        tls = _tls(settings)
-    return create_engine(
-        dsn or settings.postgres_dsn.get_secret_value(),
-        application=application,
-        pool_size=pool_size or settings.postgres_pool_size,
-        statement_timeout_seconds=statement_timeout_seconds,
-        idle_transaction_seconds=idle_transaction_seconds,
-        password=settings.postgres_password.get_secret_value(),
-        tls=tls,
-        watch=watch or ServerWatch(),
-    )
-
-
 def _tls(settings: PostgresSettings) -> str | ssl.SSLContext:
     """Return the mode, or the context that checks the server and has our certificate."""
     mode, certificate = settings.postgres_tls, settings.postgres_certificate_file
@@ -243,25 +214,38 @@ def _tls(settings: PostgresSettings) -> str | ssl.SSLContext:
     return context
 
 
+Database: TypeAlias = str | PostgresSettings
+"""The settings of a database, or its DSN alone."""
+
+
 def create_engine(
-    dsn: str,
+    database: Database,
     *,
     application: str = "inference-store",
-    pool_size: int = 10,
+    dsn: str | None = None,
+    pool_size: int | None = None,
     statement_timeout_seconds: float | None = None,
     idle_transaction_seconds: float | None = None,
-    password: str = "",
-    tls: str | ssl.SSLContext | None = None,
     watch: ServerWatch | None = None,
 ) -> AsyncEngine:
-    """Return an engine for `postgresql://…`; it connects when first used.
+    """Return an engine for a database; it connects when first used.
 
-    Connecting may raise PostgresUnavailable. `tls`: a context, or a mode as in sslmode; without it
-    the DSN's, else "prefer". `idle_transaction_seconds`: how long Postgres waits for the next
-    statement of a transaction; a process that is frozen during one then loses its locks, and
-    others go on. `watch`: what ends waits for a frozen server. Plans are made for the given
+    Connecting may raise PostgresUnavailable. `dsn`: another server with the same settings.
+    `idle_transaction_seconds`: how long Postgres waits for the next statement of a transaction; a
+    process that is frozen during one then loses its locks, and others go on. `watch`: what ends
+    waits for a frozen server, by default one of this engine alone. Plans are made for the given
     values, so that partitions are pruned during planning. Raises ValueError for an invalid DSN.
     """
+    password, tls = "", None
+    if isinstance(database, str):
+        dsn = database
+    else:
+        dsn = dsn or database.postgres_dsn.get_secret_value()
+        pool_size = pool_size or database.postgres_pool_size
+        password, watch = database.postgres_password.get_secret_value(), watch or ServerWatch()
+        # otherwise the DSN's mode, else "prefer"
+        if "postgres_tls" in database.model_fields_set:
+            tls = _tls(database)
     check_dsn(dsn)
     parts = urlsplit(dsn)
     settings = {
@@ -292,7 +276,7 @@ def create_engine(
         parts._replace(scheme="postgresql+asyncpg", query="").geturl(),
         # errors go into logs: none carries the values of a statement
         hide_parameters=True,
-        pool_size=pool_size,
+        pool_size=pool_size or 10,
         max_overflow=0,
         pool_recycle=1800,
         connect_args={
@@ -351,17 +335,6 @@ async def _connect(connect: Callable[..., Any], *address: Any, **how: Any) -> An
     except (OSError, TimeoutError, PostgresError, InterfaceError) as exc:
         reason = str(exc) or type(exc).__name__
         raise PostgresUnavailable(f"Postgres at {where}: {reason}") from exc
-
-
-Database: TypeAlias = str | PostgresSettings
-"""The settings of a database, or its DSN alone."""
-
-
-def opened(database: Database, *, application: str) -> AsyncEngine:
-    """Return an engine with one connection at a time, for the work of a command."""
-    if isinstance(database, str):
-        return create_engine(database, application=application, pool_size=1)
-    return engine_of(database, application=application, pool_size=1)
 
 
 def cause_of(error: BaseException) -> BaseException:

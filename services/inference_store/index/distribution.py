@@ -15,7 +15,7 @@ from sqlalchemy import Engine, Table, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index.database import Database, cause_of, opened
+from inference_store.index.database import Database, cause_of, create_engine
 from inference_store.index.schema import require_schema
 from inference_store.index.tables import (
     PARTITIONED,
@@ -175,7 +175,7 @@ async def distribute(database: Database, *, shards: int, say: Say) -> None:
 
     Raises CannotDistribute, SchemaBehind.
     """
-    engine = opened(database, application="inference-store-distribute")
+    engine = create_engine(database, application="inference-store-distribute", pool_size=1)
     try:
         await _prepare(engine)
         await spread(engine, shards=shards, say=say)

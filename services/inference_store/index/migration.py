@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .database import Database, DatabaseMissing, cause_of, is_transient, opened
+from .database import Database, DatabaseMissing, cause_of, create_engine, is_transient
 from .schema import MIGRATIONS, schema_of
 
 _LOCK = 7_302_001
@@ -56,7 +56,7 @@ def upgrade(
 
 class _Migrator:
     def __init__(self, database: Database, until: float, say: Say, migrations: Path) -> None:
-        self._engine = opened(database, application="inference-store-migrate")
+        self._engine = create_engine(database, application="inference-store-migrate", pool_size=1)
         self._until = until
         self._say = say
         self._migrations = migrations

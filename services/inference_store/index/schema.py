@@ -19,7 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index.database import Database, engine_of, is_transient, opened
+from inference_store.index.database import Database, create_engine, is_transient
 from inference_store.inference.errors import SchemaBehind
 from inference_store.platform.settings import PostgresSettings
 
@@ -94,7 +94,7 @@ async def migrated(
 ) -> AsyncIterator[AsyncEngine]:
     """Return the engine of a command, as long as the block runs. Raises SchemaBehind."""
     application = f"inference-store-{command}"
-    engine = engine_of(settings, application=application, pool_size=pool_size)
+    engine = create_engine(settings, application=application, pool_size=pool_size)
     try:
         async with engine.connect() as connection:
             await require_schema(connection)
@@ -109,7 +109,7 @@ async def wait_for_schema(database: Database, *, wait_seconds: float = 0.0) -> S
     Raises DatabaseUnavailable.
     """
     until = time.monotonic() + wait_seconds
-    engine = opened(database, application="inference-store-migrate")
+    engine = create_engine(database, application="inference-store-migrate", pool_size=1)
     try:
         while True:
             late = time.monotonic() >= until

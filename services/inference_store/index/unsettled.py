@@ -30,6 +30,8 @@ Kind: TypeAlias = Literal["dead letter", "parked event"]
 # Nobody has to decide about these.
 SETTLED = ("discarded", "stored", "duplicate", "expired", "erased_again")
 STATES = ("open", "redrive", *SETTLED, "parked")
+# Of a parked event, until its next try.
+_FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=1), timedelta(hours=1)
 _HERE = unsettled_event.c
 _PLACE = (*PartitionId._fields, "offset")
 _TROUBLE = ("reason", "detail", "model_id", "inference_id")
@@ -127,20 +129,6 @@ class Selection:
         return clause
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The waits between tries of a parked event: doubling from `first` up to `longest`."""
-
-    first: timedelta
-    longest: timedelta
-    give_up: timedelta
-
-    def wait(self, attempts: int) -> timedelta:
-        """Return the wait after that many tries."""
-        doubled: timedelta = self.first * 2 ** min(attempts, 30)
-        return min(doubled, self.longest)
-
-
 async def add_dead(
     connection: AsyncConnection, letters: Sequence[tuple[Record, Rejection]]
 ) -> None:
@@ -152,9 +140,7 @@ async def add_dead(
 
 
 async def park(
-    connection: AsyncConnection,
-    events: Sequence[tuple[Record, Rejection, str]],
-    schedule: Schedule,
+    connection: AsyncConnection, events: Sequence[tuple[Record, Rejection, str]]
 ) -> None:
     """Park events, each with the storage key that is missing.
 
@@ -164,7 +150,7 @@ async def park(
         {**record.values, **rejection.values, "missing": missing}
         for record, rejection, missing in events
     ]
-    parked = {"state": "parked", "next_attempt_at": func.now() + schedule.wait(0)}
+    parked = {"state": "parked", "next_attempt_at": func.now() + _FIRST_WAIT}
     again = {"attempts": 0, "created_at": func.now()}
     await _set_aside(connection, rows, parked, again, where=_HERE.state == "redrive")
 
@@ -292,16 +278,13 @@ async def lock(
     return [event for event in events if event.id in locked]
 
 
-async def postpone(connection: AsyncConnection, event: UnsettledEvent, schedule: Schedule) -> None:
-    """Schedule the next try of a parked event."""
+async def postpone(connection: AsyncConnection, event: UnsettledEvent) -> None:
+    """Schedule the next try of a parked event, after twice as long each time."""
+    attempts = event.attempts + 1
+    wait: timedelta = min(_FIRST_WAIT * 2 ** min(attempts, 30), _LONGEST_WAIT)
+    values = {"attempts": attempts, "next_attempt_at": func.now() + wait}
     await connection.execute(
-        update(unsettled_event)
-        .where(_HERE.id == event.id)
-        .values(
-            attempts=event.attempts + 1,
-            next_attempt_at=func.now() + schedule.wait(event.attempts + 1),
-            updated_at=func.now(),
-        )
+        update(unsettled_event).where(_HERE.id == event.id).values(updated_at=func.now(), **values)
     )
 
 

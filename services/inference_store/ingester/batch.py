@@ -1,16 +1,18 @@
-"""A batch of the pipeline: records as read, the offset range of each partition, and who reads."""
+"""A batch of the pipeline: records as read, and the offset range of each partition.
+
+Below: where reading continues, and how every offset up to new records is accounted for.
+"""
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import Protocol
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaTimeoutError
+from aiokafka.errors import IllegalStateError
 from opentelemetry.trace import INVALID_SPAN, Span
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -18,7 +20,7 @@ from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
-from inference_store.ingester.record_batches import escape_surrogates, find_fault
+from inference_store.ingester.record_batches import find_fault, require_answer
 from inference_store.platform.metrics import EVENT_BYTES
 from inference_store.platform.settings import IngesterSettings
 
@@ -111,40 +113,6 @@ class Batch:
         self.reads = [read for read in self.reads if read.record.partition_id in partition_ids]
 
 
-class Consumer(Protocol):
-    """One member of a group of consumers. Each partition of a topic is assigned to one member.
-
-    Every method that calls the broker raises KafkaError while it is unavailable, and is retried.
-    `tests/integration/ingester/test_recreated_topic.py` has the other rules of an implementation.
-    """
-
-    @property
-    def assigned(self) -> Sequence[AssignedPartition]:
-        """The partitions that are assigned now."""
-
-    async def start(self) -> None:
-        """Connect and join the group."""
-
-    async def stop(self) -> None:
-        """Leave the group, and revoke all partitions; nothing happens if it has not started."""
-
-    def reset(self, assigned: AssignedPartition) -> None:
-        """Drop the in-flight records of a partition, and continue after the written ones."""
-
-    async def poll(self) -> list[OffsetRange]:
-        """Return the next records of every assigned partition; empty if none come for a while.
-
-        It is called again at once, so it waits a little for records. The ranges of a
-        partition follow each other without a gap, after the written offsets.
-        """
-
-    async def find_ends(self) -> dict[AssignedPartition, int]:
-        """Return the end offset of each readable partition."""
-
-    async def commit(self, ranges: Iterable[OffsetRange]) -> None:
-        """Tell the broker the written offsets, for lag tools; it never fails."""
-
-
 _MOST = 32
 _LONGEST = 1024
 _LONGEST_PRODUCER = 256
@@ -154,8 +122,7 @@ Headers = Sequence[tuple[str, str]]
 def read_headers(raw: Sequence[tuple[str, bytes | None]]) -> Headers:
     """Return headers as text that Postgres can store, cut at the caps."""
     texts = (
-        (escape_surrogates(name), (value or b"")[:_LONGEST].decode("utf-8", "replace"))
-        for name, value in raw[:_MOST]
+        (name, (value or b"")[:_LONGEST].decode("utf-8", "replace")) for name, value in raw[:_MOST]
     )
     return tuple((_cut(name), _cut(value)) for name, value in texts)
 
@@ -227,7 +194,6 @@ _AHEAD = timedelta(hours=24)
 # How often offsets without an event are passed, at most: each time is a transaction.
 _PASS_SECONDS = 5.0
 _ASK_SECONDS = 1.0
-# aiokafka itself would wait for 40: meanwhile nothing else is read.
 _BOUNDS_SECONDS = 5.0
 _log = structlog.get_logger()
 
@@ -257,11 +223,11 @@ class Positions:
                 partition=tp.partition,
             )
         if position is None:
-            await self._open(tp, assigned, epoch=0, first=begins, began="first")
+            await self._open(tp, assigned, epoch=0, first=begins)
             return
         partition_id, last = position.partition_id, position.last_offset
         if position.next > ends:
-            await self._open(tp, assigned, epoch=partition_id.epoch + 1, first=begins, began="anew")
+            await self._open(tp, assigned, epoch=partition_id.epoch + 1, first=begins)
         elif last is not None and position.last_hash and last >= begins:
             assigned.verify = (last, position.last_hash)
             self._go(tp, assigned, partition_id, position.next, seek=last)
@@ -271,27 +237,21 @@ class Positions:
             self._go(tp, assigned, partition_id, position.next, seek=position.next)
 
     async def _find_bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        try:
-            async with asyncio.timeout(_BOUNDS_SECONDS):
-                begins = await self.kafka.beginning_offsets([tp])
-                ends = await self.kafka.end_offsets([tp])
-        except TimeoutError as error:
-            raise KafkaTimeoutError(
-                f"the leader of partition {tp.partition} does not answer"
-                f" within {_BOUNDS_SECONDS:g} s"
-            ) from error
+        async with require_answer(f"the leader of partition {tp.partition}", _BOUNDS_SECONDS):
+            begins = await self.kafka.beginning_offsets([tp])
+            ends = await self.kafka.end_offsets([tp])
         return begins[tp], ends[tp]
 
     async def _open(
-        self, tp: TopicPartition, assigned: AssignedPartition, *, epoch: int, first: int, began: str
+        self, tp: TopicPartition, assigned: AssignedPartition, *, epoch: int, first: int
     ) -> None:
         partition_id = PartitionId(self._settings.kafka_cluster, tp.topic, epoch, tp.partition)
-        if began == "anew":
+        if epoch:
             _log.warning(
                 "topic created again", action="new_epoch", partition=tp.partition, epoch=epoch
             )
         async with self._engine.begin() as connection:
-            await accounting.open_partition(connection, partition_id, first=first, began=began)
+            await accounting.open_partition(connection, partition_id, first=first)
         assigned.verify = None
         self._go(tp, assigned, partition_id, first, seek=first)
 
@@ -331,7 +291,16 @@ class Positions:
             if records[0].offset != last_read and records[0].offset < assigned.next - 1:
                 raise OffsetsWentBack
             return None
-        return await self._account_for(tp, assigned, assigned.partition_id, new)
+        partition_id, lost = assigned.partition_id, 0
+        lo, first, hi = assigned.next, new[0].offset, new[-1].offset + 1
+        if first > lo:
+            begins, _ = await self._find_bounds(tp)
+            lost = max(0, min(begins, first) - lo)
+        built = [_build_record(partition_id, record) for record in new]
+        assigned.next = hi
+        EVENT_BYTES.inc(sum(len(record.payload) for record in built))
+        assigned.in_flight.append((hi, built[0].time))
+        return build_range(assigned, partition_id, lo=lo, lost=lost, records=built)
 
     async def build_passed_range(
         self, tp: TopicPartition, assigned: AssignedPartition
@@ -373,27 +342,9 @@ class Positions:
             return True
         if hash_record(_build_record(partition_id, record)) != hash:
             begins, _ = await self._find_bounds(tp)
-            await self._open(tp, assigned, epoch=partition_id.epoch + 1, first=begins, began="anew")
+            await self._open(tp, assigned, epoch=partition_id.epoch + 1, first=begins)
             return False
         return True
-
-    async def _account_for(
-        self,
-        tp: TopicPartition,
-        assigned: AssignedPartition,
-        partition_id: PartitionId,
-        records: Sequence[ConsumerRecord],
-    ) -> OffsetRange:
-        lo, first, hi = assigned.next, records[0].offset, records[-1].offset + 1
-        lost = 0
-        if first > lo:
-            begins, _ = await self._find_bounds(tp)
-            lost = max(0, min(begins, first) - lo)
-        built = [_build_record(partition_id, record) for record in records]
-        assigned.next = hi
-        EVENT_BYTES.inc(sum(len(record.payload) for record in built))
-        assigned.in_flight.append((hi, built[0].time))
-        return build_range(assigned, partition_id, lo=lo, lost=lost, records=built)
 
 
 def _build_record(partition_id: PartitionId, record: ConsumerRecord) -> Record:

@@ -22,7 +22,6 @@ from aiokafka.errors import (
     IllegalStateError,
     IncompatibleBrokerVersion,
     KafkaError,
-    KafkaTimeoutError,
 )
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -256,11 +255,8 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         if not has_records:
             if now - self._heard_at < _ASK_SECONDS:
                 return
-            try:
-                async with asyncio.timeout(_ASK_SECONDS):
-                    await self._kafka.topics()
-            except TimeoutError as error:
-                raise KafkaTimeoutError(f"no broker answers within {_ASK_SECONDS:g} s") from error
+            async with record_batches.require_answer("a broker", _ASK_SECONDS):
+                await self._kafka.topics()
         self._heard_at = now
 
     async def find_ends(self) -> dict[AssignedPartition, int]:
@@ -305,7 +301,6 @@ def name_instance(settings: IngesterSettings) -> str | None:
 
 
 _NO_ID = UUID(int=0)
-# aiokafka itself would wait for 40: meanwhile nothing else is read.
 _ANSWER_SECONDS = 5.0
 
 
@@ -320,6 +315,8 @@ class _Uuid(AbstractType):  # type: ignore[misc]
 
 
 class _Metadata(Response):  # type: ignore[misc]
+    """The answer about one topic, up to its id: what follows is not read."""
+
     API_KEY, API_VERSION = _METADATA, _VERSION
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
@@ -341,25 +338,8 @@ class _Metadata(Response):  # type: ignore[misc]
                 ("error_code", Int16),
                 ("name", CompactString("utf-8")),
                 ("topic_id", _Uuid),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("partition_index", Int32),
-                        ("leader_id", Int32),
-                        ("leader_epoch", Int32),
-                        ("replica_nodes", CompactArray(Int32)),
-                        ("isr_nodes", CompactArray(Int32)),
-                        ("offline_replicas", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-                ("tags", TaggedFields),
             ),
         ),
-        ("tags", TaggedFields),
     )
 
 
@@ -417,14 +397,9 @@ async def find_topic_ids(
 
 
 async def _ask(client: AIOKafkaClient, node: int, topic: str) -> _Metadata:
-    try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            # Not on the connection of the fetches: there it would wait for a fetch to end.
-            answer: _Metadata = await client.send(
-                node, _MetadataRequest(topic), group=ConnectionGroup.COORDINATION
-            )
-            return answer
-    except TimeoutError as error:
-        raise KafkaTimeoutError(
-            f"broker {node} does not answer within {_ANSWER_SECONDS:g} s"
-        ) from error
+    async with record_batches.require_answer(f"broker {node}", _ANSWER_SECONDS):
+        # Not on the connection of the fetches: there it would wait for a fetch to end.
+        answer: _Metadata = await client.send(
+            node, _MetadataRequest(topic), group=ConnectionGroup.COORDINATION
+        )
+        return answer

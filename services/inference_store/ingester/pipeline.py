@@ -15,16 +15,16 @@ from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 from inference_store.ingester.batch import (
     Batch,
-    Consumer,
     MissingBlob,
     OffsetRange,
     ReadRecord,
     build_range,
 )
-from inference_store.ingester.failures import Backoff, Stopped, pause
+from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.reader import Reader
 from inference_store.ingester.writer import RegistrationGone, Settled, Writer
 from inference_store.platform import traces
+from inference_store.platform.backoff import Backoff, Stopped, pause
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import (
     BATCH_EVENTS,
@@ -134,7 +134,7 @@ class Pipeline:
     def __init__(
         self,
         settings: IngesterSettings,
-        consumer: Consumer,
+        consumer: KafkaConsumer,
         reader: Reader,
         writer: Writer,
         *,

@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -32,10 +32,10 @@ from inference_store.inference.task_types import (
     task_type_of,
 )
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.ingester.failures import Backoff, Stopped
 from inference_store.ingester.writer import RegistrationGone, Writer, keep
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform import traces
+from inference_store.platform.backoff import Backoff, Stopped, pause
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import PARKED_TRIES, STAGE_SECONDS
 from inference_store.platform.settings import IngesterSettings
@@ -307,15 +307,13 @@ class Retries:
         reader: Reader,
         writer: Writer,
         *,
-        schedule: unsettled.Schedule,
         backoff: Backoff,
         stop: asyncio.Event,
     ) -> None:
-        self._settings = settings
         self._engine = engine
         self._reader = reader
         self._writer = writer
-        self._schedule = schedule
+        self._give_up_after = timedelta(seconds=settings.ingester_parked_give_up_seconds)
         self._backoff = backoff
         self._stop = stop
 
@@ -323,10 +321,9 @@ class Retries:
         """Look for due events every second, and at once again while there are more."""
         while not self._stop.is_set():
             try:
-                more = await self._backoff.retry(self.once)
-                if not more:
-                    await asyncio.wait_for(self._stop.wait(), _EVERY_SECONDS)
-            except (TimeoutError, RegistrationGone):
+                if not await self._backoff.retry(self.once):
+                    await pause(self._stop, _EVERY_SECONDS)
+            except RegistrationGone:
                 continue
             except Stopped:
                 return
@@ -386,8 +383,8 @@ class Retries:
         """Try an event; the writer parks it, or makes it an open dead letter, in its row."""
         outcome = await self._index(connection, read, one_by_one)
         if outcome is Outcome.PARKED and event.state == "parked":
-            if datetime.now(UTC) - event.created_at < self._schedule.give_up:
-                await unsettled.postpone(connection, event, self._schedule)
+            if datetime.now(UTC) - event.created_at < self._give_up_after:
+                await unsettled.postpone(connection, event)
                 return outcome
             gave_up = ReadRecord(read.record, _give_up(read.result, event))
             outcome = await self._index(connection, gave_up, one_by_one)

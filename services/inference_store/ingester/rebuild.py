@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.sidecars import REQUEST, Sidecar
 from inference_store.index.tables import inference
-from inference_store.index.unsettled import Record, Rejection, Schedule
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
@@ -212,9 +212,7 @@ class Rebuild:
         settings = settings.model_copy(update={"ingester_sidecars": "off"})
         self._reader = Reader(settings, engine, blobs)
         dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
-        # nothing is parked: events that would wait are reported
-        never = Schedule(timedelta(), timedelta(), timedelta())
-        self._writer = Writer(engine, dictionary, never, blobs)
+        self._writer = Writer(engine, dictionary, blobs)
 
     async def run(
         self,

@@ -1,16 +1,15 @@
-"""Reads record batches that aiokafka (0.14) cannot read, and bounds their size.
+"""Passes record batches that aiokafka (0.14) cannot read, and bounds their size.
 
-Kafka accepts such batches, and they must not stop the pipeline. aiokafka decodes the name of a
-header strictly, while Kafka accepts any bytes; and it refuses compressed data with bytes after its
-end, which Kafka ignores. Both raise from every call of `getmany`, which returns to the same batch
-each time: all partitions stop. No setting changes that. So the fetcher gets batches that continue
-tolerantly after the strict reader failed, and that return unreadable bytes as they are; if memory
-is short, the caller waits. Everything else is aiokafka's: checksums, codecs, aborted transactions,
-markers, positions.
+Kafka accepts such batches, and they must not stop the pipeline: a header's name that is not UTF-8,
+or compressed data with bytes after its end. aiokafka raises from every call of `getmany`, which
+returns to the same batch each time: all partitions stop. No setting changes that. So the fetcher
+gets batches in which all from the first unreadable record on is one record, which becomes a dead
+letter, and goes on behind them; if memory is short, the caller waits. Everything else is
+aiokafka's: checksums, codecs, aborted transactions, markers, positions.
 
 1 MiB of zstd can be gigabytes, and aiokafka's decoders have no bound: a huge batch would end the
-process each time it is fetched. So they are replaced in the modules that call them. The records of
-a batch over the bound become dead letters.
+process each time it is fetched. So they are replaced in the modules that call them. A batch over
+the bound is unreadable.
 """
 
 import asyncio
@@ -19,21 +18,20 @@ import io
 import mmap
 import struct
 import zlib
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import cramjam
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.consumer import fetcher
-from aiokafka.errors import KafkaError, UnsupportedCodecError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, UnsupportedCodecError
 from aiokafka.record import default_records, legacy_records
 from aiokafka.record._crecords import default_records as fast_default_records
 from aiokafka.record._crecords import legacy_records as fast_legacy_records
-from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
+from aiokafka.record.default_records import _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import decode_varint_py
 
 from inference_store.index.unsettled import Rejection
 from inference_store.platform.kafka import client_arguments
@@ -153,7 +151,6 @@ DECODERS: dict[str, Callable[[bytes], bytes]] = {
 
 # A batch begins with its first offset (8 bytes) and the length of the rest.
 _LENGTH = struct.Struct(">8xi")
-_NO_MEMORY = "no memory to read a record batch"
 
 
 def accept_unreadable_records() -> None:
@@ -165,49 +162,33 @@ def find_fault(record: ConsumerRecord) -> Rejection | None:
     """Return why a record is invalid, whatever its payload is; None: it is valid."""
     if isinstance(record.value, Unreadable):
         return Rejection("unreadable_record", record.value.why)
-    for name, _ in record.headers:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            detail = f"the header name {escape_surrogates(name)[:100]!r} is not UTF-8"
-            return Rejection("invalid_header", detail)
     return None
 
 
-def escape_surrogates(name: str) -> str:
-    """Return a header's name without lone surrogates: invalid UTF-8 becomes `\\xff`."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
 class Unreadable(bytes):
-    """The value of an unreadable record: the whole batch for the first one, else empty."""
+    """The value of a record that stands for the rest of its batch: the bytes of the batch."""
 
     why: str
 
 
-class _Batches:
+class _Batches(MemoryRecords):  # type: ignore[misc]
     def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self._records = MemoryRecords(data)
-
-    def size_in_bytes(self) -> int:
-        return int(self._records.size_in_bytes())
-
-    def has_next(self) -> bool:
-        return bool(self._records.has_next())
+        super().__init__(data)
+        self._remaining = memoryview(data)
 
     def next_batch(self) -> Any:
-        batch = self._records.next_batch()
+        batch = super().next_batch()
         if batch is None:
             return None
-        end = _LENGTH.size + _LENGTH.unpack_from(self._data)[0]
-        raw, self._data = self._data[:end], self._data[end:]
+        end = _LENGTH.size + _LENGTH.unpack_from(self._remaining)[0]
+        raw, self._remaining = self._remaining[:end], self._remaining[end:]
         # Markers are Kafka's own, and the formats before the second are no longer written.
         return _Batch(batch, raw) if batch.magic == 2 and not batch.is_control_batch else batch
 
 
 class _Batch:
-    """A batch whose records are read strictly, and tolerantly after the first unreadable one."""
+    """A batch that ends with an `Unreadable` record where its reader fails: what follows in it is
+    passed."""
 
     def __init__(self, batch: Any, raw: memoryview) -> None:
         self._batch = batch
@@ -217,63 +198,24 @@ class _Batch:
         return getattr(self._batch, name)
 
     def __iter__(self) -> Iterator[Any]:
-        read, next = 0, self._batch.base_offset
+        next = self._batch.base_offset
         # A codec's library may raise anything: the checksum proves that the bytes were so produced.
         try:
             for record in self._batch:
-                read, next = read + 1, record.offset + 1
-                yield record
-        except MemoryShort:
-            raise
-        except MemoryError as error:
-            raise MemoryShort(_NO_MEMORY) from error
-        except Exception:  # as above: the rest is read below
-            pass
-        else:
-            return
-        try:
-            for record in islice(_TolerantBatch(self._raw), read, None):
                 next = record.offset + 1
                 yield record
         except (UnsupportedCodecError, MemoryShort):
             raise
         except MemoryError as error:
-            raise MemoryShort(_NO_MEMORY) from error
-        except Exception as error:  # as above: each offset is named as one that cannot be read
-            yield from self._unreadable(next, error)
-
-    def _unreadable(self, first: int, error: Exception) -> Iterator[Any]:
-        why = f"the record batch from offset {self._batch.base_offset} on cannot be read: {error!r}"
-        raw = bytes(self._raw)
-        for offset in range(first, self._batch.next_offset):
-            value, raw = Unreadable(raw), b""
-            value.why = f"{why}; its bytes are the payload of offset {first}"
+            raise MemoryShort("no memory to read a record batch") from error
+        except Exception as error:  # as above: it is named as one that cannot be read
+            value, last = Unreadable(self._raw), self._batch.next_offset - 1
+            value.why = (
+                f"the records from offset {next} to {last} cannot be read: {error!r};"
+                " the payload is their whole batch"
+            )
             at, kind = self._batch.max_timestamp, self._batch.timestamp_type
-            yield _DefaultRecordPy(offset, at, kind, None, value, [])
-
-
-class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
-    """aiokafka's own reader in Python, over bytes that can always be decoded."""
-
-    _buffer: bytearray
-
-    def _maybe_uncompress(self) -> None:
-        super()._maybe_uncompress()
-        self._buffer = _Tolerant(self._buffer)
-
-    def _read_msg(self) -> Any:
-        # aiokafka's compiled varints read past the end of the bytes: a wrong length would kill the
-        # process by SIGSEGV. Those in Python raise IndexError.
-        return super()._read_msg(decode_varint_py)
-
-
-class _Tolerant(bytearray):
-    def __getitem__(self, index: Any) -> Any:
-        item = super().__getitem__(index)
-        return _Tolerant(item) if isinstance(item, bytearray) else item
-
-    def decode(self, *_: Any, **__: Any) -> str:
-        return super().decode("utf-8", "surrogateescape")
+            yield _DefaultRecordPy(next, at, kind, None, value, [])
 
 
 def make_consumer(settings: KafkaSettings, **arguments: Any) -> AIOKafkaConsumer:
@@ -288,6 +230,17 @@ def make_consumer(settings: KafkaSettings, **arguments: Any) -> AIOKafkaConsumer
         retry_backoff_ms=500,
         **arguments,
     )
+
+
+@asynccontextmanager
+async def require_answer(who: str, seconds: float) -> AsyncIterator[None]:
+    """Raise KafkaTimeoutError if the block takes longer: aiokafka itself would wait for 40 s, and
+    meanwhile nothing else is read."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise KafkaTimeoutError(f"{who} does not answer within {seconds:g} s") from error
 
 
 # A frozen broker lets us wait for 40: without a word from us, Kafka takes our partitions in 10.

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
@@ -19,7 +18,8 @@ from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import decode
 from inference_store.ingester import record_batches
 from inference_store.ingester.batch import read_time
-from inference_store.ingester.failures import Backoff, Stopped, pause
+from inference_store.ingester.failures import make_backoff
+from inference_store.platform.backoff import Stopped, pause
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
 
@@ -53,7 +53,7 @@ class Reports:
         self._stop = stop
         self._look_seconds = look_seconds
         # A backoff of its own: waiting for reports must not make the ingester unready.
-        self._backoff = Backoff(stop)
+        self._backoff = make_backoff(stop)
 
     async def run(self) -> None:
         """Run until stopped; while the topic is missing, check for it regularly."""
@@ -69,7 +69,8 @@ class Reports:
             self._settings, group_id=None, max_partition_fetch_bytes=_FETCH_BYTES
         )
         try:
-            await _start(consumer)
+            async with record_batches.require_answer("Kafka", _KAFKA_SECONDS):
+                await consumer.start()
             await self._follow(consumer)
         finally:
             await record_batches.close_consumer(consumer)
@@ -164,15 +165,6 @@ class Reports:
             return
         async with self._engine.begin() as connection:
             await accounting.mark_silent(connection, after=SILENT_AFTER)
-
-
-async def _start(consumer: AIOKafkaConsumer) -> None:
-    """Start a consumer within a few seconds: aiokafka may take 40, and delay the ingester's end."""
-    try:
-        async with asyncio.timeout(_KAFKA_SECONDS):
-            await consumer.start()
-    except TimeoutError as error:
-        raise KafkaTimeoutError(f"no broker answers within {_KAFKA_SECONDS:g} s") from error
 
 
 def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:

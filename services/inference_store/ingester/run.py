@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -17,19 +17,18 @@ from inference_store.index import partitions
 from inference_store.index.accounting import LogEnd, PartitionId, store_ends
 from inference_store.index.database import (
     PostgresUnavailable,
+    create_engine,
     end_stalled_sessions,
-    engine_of,
     is_replaced,
     lacks_table,
     refuse_another_database,
 )
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.schema import require_schema
-from inference_store.index.unsettled import Schedule
 from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
-from inference_store.ingester.batch import AssignedPartition, Consumer
-from inference_store.ingester.failures import SERVERS, Backoff, Stopped, pause
+from inference_store.ingester.batch import AssignedPartition
+from inference_store.ingester.failures import SERVERS, make_backoff
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.reader import Reader, Retries
 from inference_store.ingester.writer import Writer
@@ -37,6 +36,7 @@ from inference_store.objects import Blobs
 from inference_store.operations import figures
 from inference_store.operations.figures import compute_age
 from inference_store.platform import metrics
+from inference_store.platform.backoff import Stopped, pause
 from inference_store.platform.serving import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
@@ -54,9 +54,6 @@ _PRODUCERS_SECONDS = 60.0
 # By then another ingester has the partitions, and waits for the locks of the frozen one.
 STALLED_SECONDS = 60.0
 FETCH_THREADS = 16
-# A parked event is tried again after this, then after twice as long each time.
-_PARKED_FIRST = timedelta(seconds=1)
-_PARKED_LONGEST = timedelta(hours=1)
 _log = structlog.get_logger()
 
 
@@ -70,7 +67,7 @@ async def run(
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    engine = engine_of(
+    engine = create_engine(
         settings,
         application="inference-store-ingester",
         idle_transaction_seconds=STALLED_SECONDS,
@@ -99,11 +96,11 @@ class _Ingester:
         self._blobs = blobs
         self._stop = stop
         self._heartbeat = heartbeat
-        self._backoff = Backoff(stop, heartbeat=self._heartbeat)
+        self._backoff = make_backoff(stop, heartbeat=self._heartbeat)
         # Its own backoff: a retry that waits must not hide that the pipeline runs.
-        self._retry_backoff = Backoff(stop)
+        self._retry_backoff = make_backoff(stop)
         self._limit = DeadLetterLimit(settings)
-        self._consumer: Consumer = KafkaConsumer(settings, engine)
+        self._consumer = KafkaConsumer(settings, engine)
         self._ledger_watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
         self._joined = False
         self._admin = AdminApp(
@@ -173,15 +170,13 @@ class _Ingester:
 
     async def _work(self) -> None:
         settings = self._settings
-        give_up = timedelta(seconds=settings.ingester_parked_give_up_seconds)
-        schedule = Schedule(first=_PARKED_FIRST, longest=_PARKED_LONGEST, give_up=give_up)
         for backoff in (self._backoff, self._retry_backoff):
             backoff.set_precondition(self._ledger_watch.require)
         reader = Reader(settings, self._engine, self._blobs)
-        writer = self._writer(schedule, lambda: self._heartbeat.beat("write"))
+        writer = self._writer(lambda: self._heartbeat.beat("write"))
         # The retries have caches of their own: both may resolve names at the same time. They have
         # no heartbeat, which would hide a stuck pipeline.
-        retry_writer = self._writer(schedule, lambda: None)
+        retry_writer = self._writer(lambda: None)
         pipeline = Pipeline(
             settings,
             self._consumer,
@@ -197,7 +192,6 @@ class _Ingester:
             self._engine,
             reader,
             retry_writer,
-            schedule=schedule,
             backoff=self._retry_backoff,
             stop=self._stop,
         )
@@ -223,10 +217,9 @@ class _Ingester:
         of_line = await self._backoff.find_reason(server)
         return of_line or await self._retry_backoff.find_reason(server)
 
-    def _writer(self, schedule: Schedule, beat: Callable[[], None]) -> Writer:
-        settings = self._settings
-        dictionary = Dictionary(self._engine, most_keys=settings.max_keys_per_model)
-        return Writer(self._engine, dictionary, schedule, self._blobs, beat=beat)
+    def _writer(self, beat: Callable[[], None]) -> Writer:
+        dictionary = Dictionary(self._engine, most_keys=self._settings.max_keys_per_model)
+        return Writer(self._engine, dictionary, self._blobs, beat=beat)
 
     async def _kafka(self) -> str | None:
         away = await self._backoff.find_reason("kafka")
@@ -244,7 +237,7 @@ class Watch:
     locks.
     """
 
-    def __init__(self, consumer: Consumer, engine: AsyncEngine, stop: asyncio.Event) -> None:
+    def __init__(self, consumer: KafkaConsumer, engine: AsyncEngine, stop: asyncio.Event) -> None:
         self._consumer = consumer
         self._engine = engine
         self._stop = stop

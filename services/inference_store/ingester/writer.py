@@ -64,7 +64,6 @@ class Writer:
         self,
         engine: AsyncEngine,
         dictionary: Dictionary,
-        schedule: unsettled.Schedule,
         blobs: Blobs,
         *,
         beat: Callable[[], None] = lambda: None,
@@ -72,7 +71,6 @@ class Writer:
         """`beat` is called between the PUTs of a long transaction: it is slow, not stuck."""
         self._engine = engine
         self._dictionary = dictionary
-        self._schedule = schedule
         self._blobs = blobs
         self._beat = beat
         self._spans = partitions.TimePartitions()
@@ -184,7 +182,7 @@ class Writer:
         with stage(STAGE_SECONDS, "set_aside"):
             await unsettled.add_dead(connection, [(r.record, t) for r, t in arrivals.dead])
             missing = [(r.record, waits(m), m.storage_key) for r, m in arrivals.missing]
-            await unsettled.park(connection, missing, self._schedule)
+            await unsettled.park(connection, missing)
         dead = [(read, Outcome.DEAD) for read, _ in arrivals.dead]
         parked = [(read, Outcome.PARKED) for read, _ in arrivals.missing]
         return [*stored, *arrivals.settled, *dead, *parked]
@@ -209,7 +207,7 @@ class Writer:
         names = collect_names([item_of(read) for read in arrivals.fresh])
         # after `keep`, whose lock keeps names from being removed; just before they become rows
         if not await self._dictionary.has_names(connection, *names):
-            raise NamesGone
+            raise RegistrationGone
         pairs = [
             (read, rows_of(item_of(read), self._dictionary, indexed_at=now))
             for read in arrivals.fresh
@@ -218,7 +216,10 @@ class Writer:
             written = await self._one_by_one(connection, pairs, arrivals)
         else:
             written = await indexing.write(connection, [rows for _, rows in pairs])
-        await refuse_erased(connection, arrivals.fresh, written)
+        new = [item.identity for item in map(item_of, arrivals.fresh) if item.identity in written]
+        # our insert waited for an eraser's transaction: a statement after it sees the tombstone
+        if await pending_deletions.find_erased(connection, new):
+            raise ErasedMeanwhile
         refused = {id(read) for read, _ in arrivals.dead}
         stored = [
             (read, Outcome.STORED if (rows.model, rows.uid) in written else Outcome.DUPLICATE)
@@ -268,12 +269,8 @@ async def _move(
 
 
 class RegistrationGone(Exception):
-    """A model was removed while its events were being read: read them again."""
-
-
-class NamesGone(RegistrationGone):
-    """An unused key or label was removed while it was being used: read the events again, to create
-    it."""
+    """A model was removed while its events were being read, or an unused key or label: read the
+    events again, which creates it."""
 
 
 class ErasedMeanwhile(Exception):
@@ -305,18 +302,6 @@ def collect_names(
         predictions = item.predictions.items or ()
         labels[model].update(each.label for each in predictions if each.label is not None)
     return keys, labels
-
-
-async def refuse_erased(
-    connection: AsyncConnection, fresh: Sequence[ReadRecord], written: frozenset[Any]
-) -> None:
-    """Raise ErasedMeanwhile for an inference whose erasure ended while we inserted.
-
-    Our insert waited for the eraser's transaction; a statement after it sees the tombstone.
-    """
-    new = [item.identity for item in map(item_of, fresh) if item.identity in written]
-    if await pending_deletions.find_erased(connection, new):
-        raise ErasedMeanwhile
 
 
 async def expire_parts(

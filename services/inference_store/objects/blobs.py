@@ -7,12 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
+from io import BytesIO
+from mmap import ACCESS_READ, mmap
 from os import SEEK_END
 from threading import Lock
 from typing import BinaryIO, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 
 from minio import Minio
 from minio.error import S3Error
+from minio.helpers import MIN_PART_SIZE
 from obstore.store import S3Store
 
 from inference_store.inference.errors import (
@@ -33,11 +36,8 @@ from .transfers import (
     BlobStream,
     Fetched,
     get_many,
-    get_odd,
     get_plain,
-    put_odd,
     put_plain,
-    put_whole_file,
     refuse_size,
     stream_plain,
     stream_whole,
@@ -194,12 +194,21 @@ class Blobs:
     @asked
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
         """Write an object, replacing any that exists. Raises AccessDenied for a 403."""
-        if not is_plain(key.key):
-            self._refuse_unallowed(key.bucket)
-            with translate_errors():
-                put_odd(self._minio, key, data, content_type, sse=self._encryption)
+        if is_plain(key.key):
+            put_plain(self._store(key.bucket), key, data, content_type=content_type)
             return
-        put_plain(self._store(key.bucket), key, data, content_type=content_type)
+        self._refuse_unallowed(key.bucket)
+        size = len(data)
+        with translate_errors():
+            self._minio.put_object(
+                key.bucket,
+                key.key,
+                BytesIO(data),
+                size,
+                content_type,
+                sse=self._encryption,
+                part_size=max(size, MIN_PART_SIZE),  # by one request too
+            )
 
     @asked
     def put_new(self, key: StorageKey, data: bytes, *, content_type: str) -> bool:
@@ -219,10 +228,14 @@ class Blobs:
         stride(self._executor, lambda each: put(*each), objects, threads=self._threads)
 
     def put_file(self, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
-        """Write an object from a whole file on the disk; see `put_whole_file`."""
+        """Write an object from a whole file on the disk, mapped and not read: the system may take
+        its pages from memory at any time."""
         self._refuse_unallowed(key.bucket)
-        store = obstore_client(self._settings, key.bucket, bytes=file.seek(0, SEEK_END))
-        put_whole_file(store, key, file, content_type=content_type)
+        size = file.seek(0, SEEK_END)
+        store = obstore_client(self._settings, key.bucket, bytes=size)
+        # what is empty cannot be mapped
+        data = mmap(file.fileno(), 0, access=ACCESS_READ) if size else b""
+        put_plain(store, key, data, content_type=content_type)
 
     def replace(self, key: StorageKey, data: bytes, *, content_type: str) -> list[DeleteFault]:
         """Write an object and delete its earlier versions."""
@@ -364,7 +377,14 @@ class Blobs:
     def _get_odd(self, key: StorageKey, limit: int) -> tuple[bytes, str | None]:
         """Return an object and its content type with minio, for keys that obstore changes."""
         refuse_size(key, self.head(key), limit)
-        return get_odd(self._minio, key)
+        with translate_errors():
+            answer = self._minio.get_object(key.bucket, key.key)
+            try:
+                # as it is stored: decoding a Content-Encoding could produce gigabytes
+                return answer.read(decode_content=False), answer.headers.get("Content-Type")
+            finally:
+                answer.close()
+                answer.release_conn()
 
     def _refuse_unallowed(self, bucket: str) -> None:
         if bucket not in self.buckets.allowed:

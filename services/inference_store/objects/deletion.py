@@ -183,18 +183,16 @@ class Deletion:
         checked_at, answer = self._versioned.get(bucket, (0.0, False))
         if checked_at and time.monotonic() - checked_at < _VERSIONING_SECONDS:
             return answer
-        answer = self._request_versioning(bucket)
-        self._versioned[bucket] = (time.monotonic(), answer)
-        return answer
-
-    def _request_versioning(self, bucket: str) -> bool:
         with translate_errors():
             try:
-                return self._client.get_bucket_versioning(bucket).status not in {None, "", OFF}
+                status = self._client.get_bucket_versioning(bucket).status
             except MinioException as exc:
-                if knows_no_versions(exc):
-                    return False
-                raise
+                if not knows_no_versions(exc):
+                    raise
+                status = OFF
+        answer = status not in {None, "", OFF}
+        self._versioned[bucket] = (time.monotonic(), answer)
+        return answer
 
 
 def _page_size(count: int) -> int:

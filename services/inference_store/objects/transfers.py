@@ -1,19 +1,14 @@
 """Reads many small objects at once, in threads: that takes a third of the CPU of asyncio."""
 
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import BytesIO
-from mmap import ACCESS_READ, mmap
+from mmap import mmap
 from threading import Lock
-from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import obstore
-from minio import Minio
-from minio.helpers import MIN_PART_SIZE
-from minio.sse import Sse
 from obstore import get, get_async
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
 from obstore.store import S3Store
@@ -28,7 +23,7 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.events import StorageKey
 
-from .clients import translate_errors, without_secrets
+from .clients import without_secrets
 
 
 class OverBudget:
@@ -66,21 +61,6 @@ def get_plain(store: S3Store, key: StorageKey, limit: int) -> bytes:
         return bytes(result.bytes())
     except (FileNotFoundError, ValueError, BaseError) as exc:
         raise translate_error(key, exc) from exc
-
-
-def get_odd(client: Minio, key: StorageKey) -> tuple[bytes, str | None]:
-    """Return an object's bytes and content type, with the client that does not change keys.
-
-    Raises ObjectStoreUnavailable.
-    """
-    with translate_errors():
-        answer = client.get_object(key.bucket, key.key)
-        try:
-            # as it is stored: decoding a Content-Encoding could produce gigabytes
-            return answer.read(decode_content=False), answer.headers.get("Content-Type")
-        finally:
-            answer.close()
-            answer.release_conn()
 
 
 def refuse_size(key: StorageKey, size: int | None, limit: int) -> None:
@@ -199,31 +179,6 @@ def put_plain(
             else ObjectStoreUnavailable(str(translated_error))
         ) from exc
     return True
-
-
-def put_odd(
-    client: Minio, key: StorageKey, data: bytes, content_type: str, *, sse: Sse | None
-) -> None:
-    """Write an object whose key obstore would change, by one request too."""
-    size = len(data)
-    client.put_object(
-        key.bucket,
-        key.key,
-        BytesIO(data),
-        size,
-        content_type,
-        sse=sse,
-        part_size=max(size, MIN_PART_SIZE),
-    )
-
-
-def put_whole_file(store: S3Store, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
-    """Write an object from a file on the disk, mapped and not read: the system may take its pages
-    from memory at any time. Raises ObjectStoreUnavailable."""
-    file.flush()
-    is_empty = os.fstat(file.fileno()).st_size == 0  # what cannot be mapped
-    data = b"" if is_empty else mmap(file.fileno(), 0, access=ACCESS_READ)
-    put_plain(store, key, data, content_type=content_type)
 
 
 _PIECE_BYTES = 256 * 1024

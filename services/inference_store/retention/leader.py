@@ -16,6 +16,7 @@ from inference_store.erasure.pending_deletions import Position
 from inference_store.index.sidecars import Identity
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.reconciler import Reconciler
+from inference_store.platform.backoff import Stopped
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
@@ -23,10 +24,6 @@ from .certifier import Certifier
 
 ACTOR: Final = "retention"
 T = TypeVar("T")
-
-
-class Stopped(Exception):
-    """The service was asked to stop; the next one resumes its work."""
 
 
 @asynccontextmanager

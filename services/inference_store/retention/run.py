@@ -25,7 +25,7 @@ from inference_store.erasure.runs import RetentionRun, count_failure
 from inference_store.export import jobs
 from inference_store.export.part_writing import delete_forgotten, delete_unnamed
 from inference_store.index import accounting, key_registry, registrations, web_sessions
-from inference_store.index.database import engine_of, is_transient
+from inference_store.index.database import create_engine, is_transient
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
 from inference_store.inference.events import parse_stored
@@ -33,6 +33,7 @@ from inference_store.objects import Blobs
 from inference_store.operations import figures
 from inference_store.operations.reconcile.stored_reports import FINAL, Reconciliation
 from inference_store.platform import metrics, traces
+from inference_store.platform.backoff import Backoff, Stopped, pause
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
 from inference_store.platform.serving import AdminApp, Heartbeat
@@ -42,7 +43,7 @@ from inference_store.retention import eraser, housekeeping
 from inference_store.retention.certifier import UNCERTIFIED_REASONS, end_erasure
 from inference_store.retention.exporter import write_exports
 from inference_store.retention.housekeeping import Overdue, link
-from inference_store.retention.leader import Leader, LeadershipCheck, Stopped, in_background
+from inference_store.retention.leader import Leader, LeadershipCheck, in_background
 from inference_store.retention.orphan_eraser import erase_orphans
 from inference_store.retention.residual import (
     remove_emptied_names,
@@ -375,7 +376,6 @@ def _set_reconciliation_gauges(figures_now: figures.ReconciliationFigures | None
 # How often requested runs and erasures are looked for.
 _POLL_SECONDS = 0.5
 _LIVE_SECONDS = 300.0
-_LONGEST_WAIT_SECONDS = 30.0
 
 
 async def run(
@@ -393,7 +393,7 @@ async def run(
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    engine = engine_of(
+    engine = create_engine(
         settings,
         application="inference-store-retention",
         # one each for leadership, health, gauges, the audit's chain and the ledger's outbox, three
@@ -426,12 +426,15 @@ class _Retention:
         self._blobs = blobs
         self._stop = stop
         self._heartbeat = heartbeat
-        # by server, why the service waits; the server may still answer a mere health check
-        self._unavailable: dict[str, str] = {}
+        self._backoff = Backoff(
+            _find_server,
+            lambda server: count_failure(server.replace(" ", "_")),
+            stop=stop,
+            heartbeat=heartbeat,
+        )
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self._watch = LedgerWatch(self._ledger)
         self._due = asyncio.Event()
-        self._wait_seconds = _POLL_SECONDS
         self._admin = AdminApp(
             "retention",
             {
@@ -452,34 +455,24 @@ class _Retention:
         schedule = _set_due(self._due, settings.retention_interval_seconds)
         try:
             async with in_background(schedule):
-                while not self._stop.is_set():
-                    await self._work_until_error()
+                await self._backoff.retry(self._lead_in_turn)
         except Stopped:
             pass
         finally:
             await self._admin.stop()
             _log.info("retention stopped", action="stopped")
 
-    async def _work_until_error(self) -> None:
-        try:
-            async with self._engine.connect() as connection:
-                await require_schema(connection)
-            await self._watch.compare()
-            async with open_election(self._engine) as election:
-                while not await election.take():
-                    # the failure is another replica's now, if there still is any
-                    self._unavailable.clear()
-                    self._heartbeat.beat()
-                    await self._sleep(_POLL_SECONDS)
-                await self._lead(election)
-        except Unavailable as exc:  # ledger divergence, or others were always faster to write
-            await self._wait_after_error("ledger", exc)
-        except ObjectStoreUnavailable as exc:
-            await self._wait_after_error("object store", exc)
-        except (DBAPIError, PoolTimeout, OSError) as exc:
-            if not is_transient(exc):
-                raise
-            await self._wait_after_error("postgres", exc)
+    async def _lead_in_turn(self) -> None:
+        async with self._engine.connect() as connection:
+            await require_schema(connection)
+        await self._watch.compare()
+        async with open_election(self._engine) as election:
+            while not await election.take():
+                # the failure is another replica's now, if there still is any
+                self._backoff.clear()
+                self._heartbeat.beat()
+                await self._sleep()
+            await self._lead(election)
 
     async def _lead(self, election: LeaderElection) -> None:
         check = LeadershipCheck(election, self._heartbeat, self._stop)
@@ -492,34 +485,20 @@ class _Retention:
                 while True:
                     await self._watch.compare_if_due()
                     await run_turn(leader)
-                    self._unavailable.clear()
-                    self._wait_seconds = _POLL_SECONDS
-                    await self._sleep(self._wait_seconds)
+                    self._backoff.clear()
+                    await self._sleep()
             except Stopped:
                 if leader.certifier is not None:
                     await leader.certifier.write_head(at_once=True)
                 raise
 
-    async def _wait_after_error(self, server: str, error: Exception) -> None:
-        count_failure(server.replace(" ", "_"))
-        self._heartbeat.beat()
-        # for this turn only: the other server may be available again
-        self._unavailable = {server: (str(error) or type(error).__name__)[:500]}
-        _log.warning("away", action="trouble", server=server, error=self._unavailable[server])
-        self._wait_seconds = min(self._wait_seconds * 2, _LONGEST_WAIT_SECONDS)
-        await self._sleep(self._wait_seconds)
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
-        except TimeoutError:
-            return
-        raise Stopped
+    async def _sleep(self) -> None:
+        if await pause(self._stop, _POLL_SECONDS):
+            raise Stopped
 
     async def _check_postgres(self) -> str | None:
-        if "postgres" in self._unavailable:
-            return self._unavailable["postgres"]
+        if (why := await self._backoff.find_reason("postgres")) is not None:
+            return why
         try:
             async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT 1"))
@@ -528,13 +507,22 @@ class _Retention:
         return None
 
     async def _check_object_store(self) -> str | None:
-        if "object store" in self._unavailable:
-            return self._unavailable["object store"]
+        # it may still answer a mere health check
+        if (why := await self._backoff.find_reason("object store")) is not None:
+            return why
         try:
             await asyncio.to_thread(self._blobs.check)
         except ObjectStoreUnavailable as exc:
             return str(exc)[:500]
         return None
+
+
+def _find_server(error: BaseException) -> str | None:
+    if isinstance(error, Unavailable):  # ledger divergence, or others were always faster to write
+        return "ledger"
+    if isinstance(error, ObjectStoreUnavailable):
+        return "object store"
+    return "postgres" if is_transient(error) else None
 
 
 async def _set_due(due: asyncio.Event, every_seconds: float) -> None:

@@ -179,7 +179,8 @@ def _check_the_books(line: RealLine) -> None:
 
     def all_are_counted() -> bool:
         books = line.accounting()
-        counts = [(producer["published"], producer["events"]) for producer in books["producers"]]
+        reports = [report for producer in books["producers"] for report in producer["reports"]]
+        counts = [(report["published"], report["events"]) for report in reports]
         return bool(books["closes"]) and counts == [(7, 8)]
 
     wait_until(all_are_counted, seconds=300, what="the last report")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +88,11 @@ class Calls:
             self.failed[name] = f"{answer.status}: {body}"
 
 
+def reasons(accounts: Iterable[Mapping[str, Any]]) -> str:
+    """Return why producers' sequence numbers are missing, in one text."""
+    return "; ".join(account["reason"] or "" for account in accounts)
+
+
 @dataclass
 class CaptureLine:
     """The services, each a process; `api` is the address of the api."""
@@ -105,19 +110,18 @@ class CaptureLine:
         assert all(account["closes"] for account in books["partitions"]), books
         for producer in books["producers"]:
             assert producer["closes"] or producer["state"] != "running", producer
-            dropped = sum(producer["dropped"].values())
-            there = producer["sampled_out"] + dropped + producer["queued"] + producer["published"]
-            assert producer["seen"] == there + producer["unsettled"], producer
-            arrived = producer["arrived"] + sum(producer["holes"].values())
-            assert producer["given"] == arrived, producer
+            assert all(report["closes"] for report in producer["reports"]), producer
+            assert producer["given"] == producer["arrived"] + producer["missing"], producer
         return list(books["producers"])
 
     async def settled(self, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Return the accounts once they are as wanted and nothing waits any more."""
 
         def done(accounts: list[dict[str, Any]]) -> bool:
-            waits = any(producer["queued"] or producer["holes"]["waiting"] for producer in accounts)
-            return not waits and enough(accounts)
+            reports = [report for producer in accounts for report in producer["reports"][-1:]]
+            if any(report["queued"] for report in reports):
+                return False
+            return "on their way" not in reasons(accounts) and enough(accounts)
 
         return await until(self.accounts, done, seconds=300)
 
@@ -266,9 +270,10 @@ async def _check_calls(line: CaptureLine, killed: list[list[str]], after: list[s
 
     def all_have_ended(accounts: list[dict[str, Any]]) -> bool:
         states = sorted(account["state"] for account in accounts)
-        heir = [account["published"] for account in accounts if account["state"] == "running"]
+        running = (account for account in accounts if account["state"] == "running")
+        heir = [sum(report["published"] for report in each["reports"]) for each in running]
         # while the ingester is behind, what was published and not read yet has no other name
-        unexplained = any(account["holes"]["unexplained"] for account in accounts)
+        unexplained = "unexplained" in reasons(accounts)
         ended = states == [*(["dead"] * len(killed)), "running"]
         return ended and heir == [len(after)] and not unexplained
 

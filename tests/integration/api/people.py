@@ -108,10 +108,10 @@ async def add_quarantined(
     """Add dead letters and parked events, and count them in the account of their partition."""
     offsets = [record.offset for record, _ in (*letters, *events)]
     async with api.engine.begin() as connection:
-        await open_partition(connection, PARTITION, first=0, began="earliest")
+        await open_partition(connection, PARTITION, first=0)
         await unsettled.add_dead(connection, letters)
         waiting = [(*event, f"s3://{api.bucket}/nowhere") for event in events]
-        await unsettled.park(connection, waiting, unsettled.Schedule(*(3 * [NOW - NOW])))
+        await unsettled.park(connection, waiting)
         account = kafka_partition.c
         counts = {"dead": account.dead + len(letters), "parked": account.parked + len(events)}
         await connection.execute(kafka_partition.update().values(next=max(offsets) + 1, **counts))

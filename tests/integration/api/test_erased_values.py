@@ -98,11 +98,10 @@ async def plant_letters(api: Api) -> None:
         )
         record = Record(PARTITION, offset, NOW, VALUE.encode(), event, (("h", VALUE),))
         pairs.append((record, Rejection("blob_missing", f"of {VALUE}", "model", inference_id)))
-    schedule = unsettled.Schedule(*(3 * [NOW - NOW]))
     async with api.engine.begin() as connection:
-        await open_partition(connection, PARTITION, first=0, began="earliest")
+        await open_partition(connection, PARTITION, first=0)
         await unsettled.add_dead(connection, pairs[:1])
-        await unsettled.park(connection, [(*pairs[1], f"s3://{place}")], schedule)
+        await unsettled.park(connection, [(*pairs[1], f"s3://{place}")])
         counted = kafka_partition.update().values(next=2, dead=1, parked=1)
         await connection.execute(counted)
 

@@ -23,7 +23,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.database import engine_of, is_transient
+from inference_store.index.database import create_engine, is_transient
 from inference_store.platform.settings import PostgresSettings
 from tests.polling import until
 from tests.servers.certificates import Authority
@@ -249,7 +249,7 @@ async def watched(own_postgres: PostgresServer) -> AsyncIterator[AsyncEngine]:
     """An engine as services have it, with two connections."""
     dsn = own_postgres.create_database(unique())
     settings = PostgresSettings(postgres_dsn=SecretStr(dsn), postgres_pool_size=2)
-    engine = engine_of(settings, application="test")
+    engine = create_engine(settings, application="test")
     yield engine
     await engine.dispose()
 

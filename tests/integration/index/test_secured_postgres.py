@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from inference_store.index.database import PostgresUnavailable, engine_of, is_transient
+from inference_store.index.database import PostgresUnavailable, create_engine, is_transient
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.platform.settings import PostgresSettings
 from tests.servers.certificates import Authority, Pair
@@ -35,7 +35,7 @@ def make_postgres_settings(
 
 
 async def is_encrypted(settings: PostgresSettings) -> bool:
-    engine = engine_of(settings, application="test")
+    engine = create_engine(settings, application="test")
     try:
         return bool(await scalar(engine, _ENCRYPTED))
     finally:
@@ -83,7 +83,7 @@ async def test_presents_a_certificate_and_reads_a_renewed_one(
     checked = {"postgres_tls": "verify-full", "postgres_ca_file": authority.ca_file}
     for how in (checked, {"postgres_tls": "require"}):
         settings = PostgresSettings.model_validate({"postgres_dsn": dsn, **how, **files})
-        engine = engine_of(settings, application="test")
+        engine = create_engine(settings, application="test")
         with pytest.raises((PostgresUnavailable, DBAPIError)):
             await engine.connect()
         write(authority)

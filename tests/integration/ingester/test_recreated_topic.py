@@ -1,8 +1,7 @@
-"""Topics that are recreated, cut, or not read, and the contract of every `Consumer`."""
+"""Topics that are recreated, cut, or not read, and what the consumer promises."""
 
 import asyncio
 import signal
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.ingester.batch import AssignedPartition, Consumer, OffsetRange
+from inference_store.ingester.batch import AssignedPartition, OffsetRange
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.run import Watch
 from inference_store.platform.settings import IngesterSettings
@@ -63,13 +62,9 @@ async def check_stored(
     stored = len(OLD) + events
     await wait_for_counts(engine, stored=stored)
     accounts = await transact(engine, accounting.list_accounts)
-    began = sorted(
-        (account.partition_id.epoch, account.partition_id.partition, account.began)
-        for account in accounts
-    )
-    assert began == [
-        *((0, partition, "first") for partition in range(3)),
-        *((1, partition, "anew") for partition in range(partitions)),
+    assert sorted((account.epoch, account.partition) for account in accounts) == [
+        *((0, partition) for partition in range(3)),
+        *((1, partition) for partition in range(partitions)),
     ]
     assert not any(account.lost for account in accounts)
     assert service.process.running
@@ -129,14 +124,14 @@ async def test_what_lies_before_the_records_that_are_left_is_lost(
     service.restart(KAFKA_GROUP=unique("group"))
     await wait_for_counts(engine, stored=5, lost=3)
     [account] = await transact(engine, accounting.list_accounts)
-    assert account.lost == [(2, 5)]
+    assert [(lost.lo, lost.hi) for lost in account.lost_offsets] == [(2, 5)]
 
 
 async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> None:
     ids = [PartitionId("kafka", "events", 0, number) for number in range(2)]
     async with engine.begin() as connection:
         for id in ids:
-            await accounting.open_partition(connection, id, first=0, began="first")
+            await accounting.open_partition(connection, id, first=0)
     read = [AssignedPartition(id.partition, id) for id in ids]
     read[0].in_flight.append((3, READ_AT))
 
@@ -158,23 +153,51 @@ async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> N
     assert (idle.waiting, idle.oldest_waiting_at) == (0, None)
 
 
-class World(ABC):
-    """A topic of two partitions, and a group that reads it."""
+class World:
+    """A topic of two partitions, a group that reads it, and its positions in Postgres."""
 
-    @abstractmethod
-    def make_consumer(self) -> Consumer:
-        """Return a new member of the group; it has not started."""
+    def __init__(
+        self, settings: IngesterSettings, engine: AsyncEngine, producer: AIOKafkaProducer
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._producer = producer
 
-    @abstractmethod
+    def make_consumer(self) -> KafkaConsumer:
+        return KafkaConsumer(self._settings, self._engine)
+
     async def append(self, partition: int, *payloads: bytes) -> None:
-        """Add records at the end of a partition."""
+        for payload in payloads:
+            await self._producer.send_and_wait(
+                self._settings.kafka_topic, payload, partition=partition
+            )
 
-    @abstractmethod
     async def write(self, offset_range: OffsetRange) -> None:
-        """Do what a writer does: the group continues after this range."""
+        async with self._engine.begin() as connection:
+            await accounting.move_offsets(
+                connection,
+                offset_range.partition_id,
+                lo=offset_range.lo,
+                hi=offset_range.hi,
+                outcomes={Outcome.STORED: offset_range.hi - offset_range.lo},
+                last=offset_range.last,
+            )
 
 
-async def read(consumer: Consumer, count: int) -> list[OffsetRange]:
+@pytest.fixture
+async def world(kafka_server: Kafka, topic: MakeTopic, engine: AsyncEngine) -> AsyncIterator[World]:
+    servers = kafka_server.bootstrap_servers
+    settings = make_settings(
+        IngesterSettings,
+        kafka_bootstrap_servers=servers,
+        kafka_topic=topic(2),
+        kafka_group=unique("group"),
+    )
+    async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+        yield World(settings, engine, producer)
+
+
+async def read(consumer: KafkaConsumer, count: int) -> list[OffsetRange]:
     """Poll until there are `count` records; return their ranges."""
     ranges: list[OffsetRange] = []
 
@@ -202,7 +225,7 @@ def list_bounds(ranges: Sequence[OffsetRange], partition: int) -> list[tuple[int
 
 
 @asynccontextmanager
-async def started(consumer: Consumer) -> AsyncIterator[Consumer]:
+async def started(consumer: KafkaConsumer) -> AsyncIterator[KafkaConsumer]:
     await consumer.start()
     try:
         yield consumer
@@ -214,121 +237,75 @@ async def _do_nothing() -> None:
     """Take one turn of the event loop."""
 
 
-class ConsumerContract:
-    """Tests of a consumer in a `world`, which a subclass has as a fixture."""
+async def test_reads_every_offset_once_and_in_order(world: World) -> None:
+    async with started(world.make_consumer()) as consumer:
+        await world.append(0, b"a", b"b")
+        await world.append(1, b"c")
+        ranges = await read(consumer, 3)
+        await world.append(0, b"d")
+        ranges += await read(consumer, 1)
+        assert list_payloads(ranges, 0) == [b"a", b"b", b"d"]
+        assert list_payloads(ranges, 1) == [b"c"]
+        bounds = list_bounds(ranges, 0)
+        assert (bounds[0][0], bounds[-1][1]) == (0, 3)
+        assert all(previous[1] == following[0] for previous, following in pairwise(bounds))
+        assert {offset_range.assigned for offset_range in ranges} == set(consumer.assigned)
+        ends = await consumer.find_ends()
+        assert {assigned.partition: end for assigned, end in ends.items()} == {0: 3, 1: 1}
+        for _ in range(2):
+            await consumer.commit(ranges)
 
-    async def test_reads_every_offset_once_and_in_order(self, world: World) -> None:
-        async with started(world.make_consumer()) as consumer:
-            await world.append(0, b"a", b"b")
-            await world.append(1, b"c")
-            ranges = await read(consumer, 3)
-            await world.append(0, b"d")
-            ranges += await read(consumer, 1)
-            assert list_payloads(ranges, 0) == [b"a", b"b", b"d"]
-            assert list_payloads(ranges, 1) == [b"c"]
-            bounds = list_bounds(ranges, 0)
-            assert (bounds[0][0], bounds[-1][1]) == (0, 3)
-            assert all(previous[1] == following[0] for previous, following in pairwise(bounds))
-            assert {offset_range.assigned for offset_range in ranges} == set(consumer.assigned)
-            ends = await consumer.find_ends()
-            assert {assigned.partition: end for assigned, end in ends.items()} == {0: 3, 1: 1}
-            for _ in range(2):
-                await consumer.commit(ranges)
 
-    async def test_continues_after_what_is_written_after_a_reset(self, world: World) -> None:
-        async with started(world.make_consumer()) as consumer:
-            await world.append(0, b"a")
-            [written] = await read(consumer, 1)
-            await world.write(written)
-            await world.append(0, b"b")
-            [lost] = await read(consumer, 1)
-            consumer.reset(lost.assigned)
-            assert lost.assigned.is_revoked
-            assert lost.assigned not in consumer.assigned
-            [again] = await read(consumer, 1)
-            assert (again.lo, again.hi) == (1, 2)
-            assert list_payloads([again], 0) == [b"b"]
-            assert again.assigned in consumer.assigned
-            consumer.reset(lost.assigned)  # it is no longer assigned: this does nothing
-            assert again.assigned in consumer.assigned
-
-    async def test_next_consumer_continues_after_what_is_written(self, world: World) -> None:
-        first = world.make_consumer()
-        await first.start()
+async def test_continues_after_what_is_written_after_a_reset(world: World) -> None:
+    async with started(world.make_consumer()) as consumer:
         await world.append(0, b"a")
-        [written] = await read(first, 1)
+        [written] = await read(consumer, 1)
         await world.write(written)
-        await first.stop()
-        assert written.assigned.is_revoked
-        assert not first.assigned
-        await first.stop()
         await world.append(0, b"b")
-        async with started(world.make_consumer()) as second:
-            [offset_range] = await read(second, 1)
-            assert (offset_range.lo, offset_range.hi, list_payloads([offset_range], 0)) == (
-                1,
-                2,
-                [b"b"],
-            )
-
-    async def test_empty_poll_lets_other_tasks_run(self, world: World) -> None:
-        """The pipeline polls again at once: a poll that never yields would block the others."""
-        async with started(world.make_consumer()) as consumer:
-            other = asyncio.create_task(_do_nothing())
-            assert await consumer.poll() == []
-            assert other.done()
-
-    async def test_stops_without_a_start(self, world: World) -> None:
-        consumer = world.make_consumer()
-        await consumer.stop()
-        assert not consumer.assigned
+        [lost] = await read(consumer, 1)
+        consumer.reset(lost.assigned)
+        assert lost.assigned.is_revoked
+        assert lost.assigned not in consumer.assigned
+        [again] = await read(consumer, 1)
+        assert (again.lo, again.hi) == (1, 2)
+        assert list_payloads([again], 0) == [b"b"]
+        assert again.assigned in consumer.assigned
+        consumer.reset(lost.assigned)  # it is no longer assigned: this does nothing
+        assert again.assigned in consumer.assigned
 
 
-class KafkaWorld(World):
-    """A Kafka topic, with the positions in Postgres."""
-
-    def __init__(
-        self, settings: IngesterSettings, engine: AsyncEngine, producer: AIOKafkaProducer
-    ) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._producer = producer
-
-    def make_consumer(self) -> Consumer:
-        return KafkaConsumer(self._settings, self._engine)
-
-    async def append(self, partition: int, *payloads: bytes) -> None:
-        for payload in payloads:
-            await self._producer.send_and_wait(
-                self._settings.kafka_topic, payload, partition=partition
-            )
-
-    async def write(self, offset_range: OffsetRange) -> None:
-        async with self._engine.begin() as connection:
-            await accounting.move_offsets(
-                connection,
-                offset_range.partition_id,
-                lo=offset_range.lo,
-                hi=offset_range.hi,
-                outcomes={Outcome.STORED: offset_range.hi - offset_range.lo},
-                last=offset_range.last,
-            )
-
-
-class TestKafkaConsumer(ConsumerContract):
-    @pytest.fixture
-    async def world(
-        self, kafka_server: Kafka, topic: MakeTopic, engine: AsyncEngine
-    ) -> AsyncIterator[World]:
-        servers = kafka_server.bootstrap_servers
-        settings = make_settings(
-            IngesterSettings,
-            kafka_bootstrap_servers=servers,
-            kafka_topic=topic(2),
-            kafka_group=unique("group"),
+async def test_next_consumer_continues_after_what_is_written(world: World) -> None:
+    first = world.make_consumer()
+    await first.start()
+    await world.append(0, b"a")
+    [written] = await read(first, 1)
+    await world.write(written)
+    await first.stop()
+    assert written.assigned.is_revoked
+    assert not first.assigned
+    await first.stop()
+    await world.append(0, b"b")
+    async with started(world.make_consumer()) as second:
+        [offset_range] = await read(second, 1)
+        assert (offset_range.lo, offset_range.hi, list_payloads([offset_range], 0)) == (
+            1,
+            2,
+            [b"b"],
         )
-        async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
-            yield KafkaWorld(settings, engine, producer)
+
+
+async def test_empty_poll_lets_other_tasks_run(world: World) -> None:
+    """The pipeline polls again at once: a poll that never yields would block the others."""
+    async with started(world.make_consumer()) as consumer:
+        other = asyncio.create_task(_do_nothing())
+        assert await consumer.poll() == []
+        assert other.done()
+
+
+async def test_stops_without_a_start(world: World) -> None:
+    consumer = world.make_consumer()
+    await consumer.stop()
+    assert not consumer.assigned
 
 
 # The database is recreated under a running ingester.

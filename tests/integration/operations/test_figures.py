@@ -17,7 +17,7 @@ PARTITION = PartitionId("default", "events", 0, 0)
 
 async def test_counts_books_that_do_not_close(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        await accounting.open_partition(connection, PARTITION, first=0, began="first")
+        await accounting.open_partition(connection, PARTITION, first=0)
         outcomes = {Outcome.STORED: 7, Outcome.DEAD: 3}
         await accounting.move_offsets(
             connection, PARTITION, lo=0, hi=10, outcomes=outcomes, last=(9, b"x")

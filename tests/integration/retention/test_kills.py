@@ -185,7 +185,7 @@ async def test_an_object_store_that_is_away_is_waited_for(
     own_minio.stop()
     began = time.time()
     with Service("retention", environment, tmp_path) as service:
-        await until(lambda: _read_log(service), lambda log_text: '"trouble"' in log_text)
+        await until(lambda: _read_log(service), lambda log_text: '"waiting"' in log_text)
         # No run has ended: late counts from the start.
         assert service.metrics("retention_last_run_timestamp_seconds") >= began
         health = service.health()
@@ -210,7 +210,7 @@ async def test_a_postgres_that_answers_and_is_not_written_to_is_not_ready(
 ) -> None:
     await set_read_only(storing, "on")
     with Service("retention", environment, tmp_path) as service:
-        await until(lambda: _read_log(service), lambda log_text: '"trouble"' in log_text)
+        await until(lambda: _read_log(service), lambda log_text: '"waiting"' in log_text)
         health = service.health()
         assert not health["ready"]
         assert "read-only" in health["parts"]["postgres"]

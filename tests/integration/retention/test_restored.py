@@ -210,7 +210,7 @@ async def add_letter(engine: AsyncEngine, model_id: str, of: Stored) -> None:
     values: dict[str, Any] = {**_PARTITION.values, "offset": 0, "record_time": NOW, "headers": []}
     values |= {"reason": "not_json", "detail": "x", "model_id": model_id, "payload": b"broken"}
     async with engine.begin() as connection:
-        await open_partition(connection, _PARTITION, first=0, began="earliest")
+        await open_partition(connection, _PARTITION, first=0)
         await connection.execute(
             insert(tables.unsettled_event).values(**values, inference_id=str(of.uid))
         )

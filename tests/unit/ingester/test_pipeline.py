@@ -1,12 +1,11 @@
-"""The pipeline cuts what was polled into batches; which sources fail, and how it waits."""
+"""The pipeline cuts what was polled into batches; which sources fail."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
-from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
@@ -26,7 +24,7 @@ from inference_store.ingester.batch import (
     read_headers,
     read_sequence,
 )
-from inference_store.ingester.failures import FAILS_AFTER, Backoff, Sources, Stopped, source_of
+from inference_store.ingester.failures import FAILS_AFTER, Sources, make_backoff, source_of
 from inference_store.ingester.pipeline import MOST_SIDECARS, BatchBuilder, Pipeline
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
@@ -61,7 +59,7 @@ async def measure_batches(sidecars: str, events: int, *, written_before: int = 2
     stop: Any = asyncio.Event()
     reader: Any = Reading(sidecars == "on")
     settings = make_settings(IngesterSettings, ingester_sidecars=sidecars)
-    waits: dict[str, Any] = {"backoff": Backoff(stop, first_seconds=1), "heartbeat": Heartbeat()}
+    waits: dict[str, Any] = {"backoff": make_backoff(stop), "heartbeat": Heartbeat()}
     pipeline = Pipeline(settings, NOTHING, reader, NOTHING, limit=NOTHING, stop=stop, **waits)
     records = [make_record(offset) for offset in range(events)]
     offset_range = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
@@ -216,59 +214,3 @@ def test_events_stored_long_ago_do_not_count() -> None:
     assert sources.failing_share == 1
     clock.now += 120
     assert note(sources, "p", "old", Outcome.STORED) == 0, "older than two windows"
-
-
-# Backoff: each piece of work clears only what it waited for itself.
-
-
-def make_failing_work(times: int) -> Callable[[], Awaitable[str]]:
-    """Return work that fails `times` times because the object store is unavailable."""
-    failures = iter(range(times))
-
-    async def work() -> str:
-        if next(failures, None) is not None:
-            raise ObjectStoreUnavailable("gone")
-        return "done"
-
-    return work
-
-
-async def test_retries_until_the_server_is_back_or_it_is_stopped() -> None:
-    backoff = Backoff(asyncio.Event(), first_seconds=0)
-    assert await backoff.retry(make_failing_work(3)) == "done"
-    assert backoff.unavailable == {}
-    stop = asyncio.Event()
-    stop.set()
-    with pytest.raises(Stopped):
-        await Backoff(stop, first_seconds=300).retry(make_failing_work(1))
-    for unavailable in (make_failing_work(0), make_failing_work(1)):
-        backoff = Backoff(asyncio.Event(), first_seconds=0)
-
-        async def work(before: Callable[[], Awaitable[str]] = unavailable) -> None:
-            await before()
-            raise KeyError
-
-        with pytest.raises(KeyError):
-            await backoff.retry(work)
-        assert backoff.unavailable == {}
-
-
-async def test_success_does_not_hide_other_waiting_work() -> None:
-    backoff = Backoff(asyncio.Event(), first_seconds=300)
-    waiting = asyncio.create_task(backoff.retry(make_failing_work(1)))
-    await asyncio.sleep(0)
-    assert "gone" in str(await backoff.find_reason("object store"))
-    await backoff.retry(make_failing_work(0))
-    assert list(backoff.unavailable) == ["object store"]
-    waiting.cancel()
-
-
-async def test_finished_work_does_not_hide_work_that_waits_for_the_same_server() -> None:
-    backoff = Backoff(asyncio.Event(), first_seconds=0)
-    endless = asyncio.create_task(backoff.retry(make_failing_work(1_000_000)))
-    await backoff.retry(make_failing_work(3))
-    assert list(backoff.unavailable) == ["object store"]
-    endless.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await endless
-    assert backoff.unavailable == {}

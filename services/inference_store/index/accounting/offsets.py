@@ -1,6 +1,6 @@
 """The accounts of partitions: the next offset, the outcome of each before it, and the lag."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +16,7 @@ from inference_store.index.tables import (
     lost_offsets,
     unsettled_event,
 )
+from inference_store.inference.field_docs import Stored
 
 
 class Outcome(StrEnum):
@@ -86,10 +87,10 @@ async def find_position(
 
 
 async def open_partition(
-    connection: AsyncConnection, partition_id: PartitionId, *, first: int, began: str
+    connection: AsyncConnection, partition_id: PartitionId, *, first: int
 ) -> None:
     """Open the account of a partition at its first offset; repeatable."""
-    values = {**partition_id.values, "first": first, "next": first, "began": began}
+    values = {**partition_id.values, "first": first, "next": first}
     await connection.execute(upsert(kafka_partition).values(values).on_conflict_do_nothing())
 
 
@@ -200,42 +201,57 @@ async def store_ends(connection: AsyncConnection, ends: Mapping[PartitionId, Log
     await connection.execute(insertion.on_conflict_do_update(index_elements=keys, set_=changes))
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """One partition's account: `next - first` is the sum of all counts."""
+class LostOffsets(Stored):
+    """Offsets that the log dropped before they were read: from `lo`, below `hi`."""
 
-    partition_id: PartitionId
+    lo: int
+    hi: int
+
+
+class Account(Stored):
+    """The books of one partition: `next - first` is the sum of what became of the offsets.
+
+    A topic that is created again starts a new epoch.
+    """
+
+    cluster: str
+    topic: str
+    epoch: int
+    partition: int
     first: int
     next: int
-    began: str
-    counts: Mapping[Outcome, int]
+    stored: int
+    duplicate: int
+    dead: int
     dead_open: int
-    lost: Sequence[tuple[int, int]]
+    dead_discarded: int
+    """Letters that are decided about, also those that retention has removed."""
+    parked: int
+    expired: int
+    erased_again: int
+    lost: int
+    not_delivered: int
+    closes: bool
+    """Every offset read has exactly one state."""
+    lost_offsets: list[LostOffsets]
     updated_at: datetime
-    end_offset: int | None
-    """Where the log ends, as an ingester saw it; None: none has measured it."""
-    oldest_measured_at: datetime | None
+    waiting: int | None
+    """Offsets from `next` to the end of the log, as it was at `lag_measured_at`; null: no ingester
+    has measured it, or the topic was created again."""
+    oldest_waiting_at: datetime | None
+    """When the oldest of them came to Kafka, or earlier; null: none waits, or it is not known."""
     lag_measured_at: datetime | None
+    """When an ingester last saw the end of the log; one that runs looks every 15 seconds."""
 
     @property
-    def dead_discarded(self) -> int:
-        """The letters that are decided about, also those that retention has removed."""
-        return self.counts[Outcome.DEAD] - self.dead_open
+    def partition_id(self) -> PartitionId:
+        """The partition."""
+        return PartitionId.of(self)
 
     @property
-    def waiting(self) -> int | None:
-        """The number of offsets of the measured log that are not in the account yet."""
-        return None if self.end_offset is None else max(0, self.end_offset - self.next)
-
-    @property
-    def oldest_waiting_at(self) -> datetime | None:
-        """When the oldest of them came, as it was measured."""
-        return self.oldest_measured_at if self.waiting else None
-
-    @property
-    def closes(self) -> bool:
-        """Check whether every offset read has exactly one state."""
-        return sum(self.counts.values()) == self.next - self.first
+    def counts(self) -> dict[Outcome, int]:
+        """The number of offsets of each outcome."""
+        return {outcome: getattr(self, outcome.value) for outcome in Outcome}
 
 
 async def list_accounts(connection: AsyncConnection) -> list[Account]:
@@ -247,9 +263,9 @@ async def list_accounts(connection: AsyncConnection) -> list[Account]:
         PartitionId(*place): count
         for *place, count in await connection.execute(waits.group_by(*place))
     }
-    lost: dict[PartitionId, list[tuple[int, int]]] = {}
+    lost: dict[PartitionId, list[LostOffsets]] = {}
     for row in await connection.execute(select(lost_offsets).order_by(lost_offsets.c.lo)):
-        lost.setdefault(PartitionId.of(row), []).append((row.lo, row.hi))
+        lost.setdefault(PartitionId.of(row), []).append(LostOffsets.model_validate(row))
     same = and_(*(here[name] == lag[name] for name in PartitionId._fields))
     measured = (lag.end_offset, lag.oldest_waiting_at, lag.measured_at)
     query = select(kafka_partition, *measured).outerjoin(consumer_lag, same)
@@ -257,20 +273,20 @@ async def list_accounts(connection: AsyncConnection) -> list[Account]:
     rows = (await connection.execute(query.order_by(*order))).all()
     # of a topic that was created again, the older log has no end any more
     newest = {(row.cluster, row.topic, row.partition): row.epoch for row in rows}
-    return [
-        Account(
-            partition_id=PartitionId.of(row),
-            first=row.first,
-            next=row.next,
-            began=row.began,
-            counts={outcome: getattr(row, outcome.value) for outcome in Outcome},
-            dead_open=dead_open.get(PartitionId.of(row), 0),
-            lost=lost.get(PartitionId.of(row), ()),
-            updated_at=row.updated_at,
-            end_offset=row.end_offset if is_newest else None,
-            oldest_measured_at=row.oldest_waiting_at,
-            lag_measured_at=row.measured_at if is_newest else None,
-        )
-        for row in rows
-        for is_newest in (newest[row.cluster, row.topic, row.partition] == row.epoch,)
-    ]
+    accounts = []
+    for row in rows:
+        partition_id = PartitionId.of(row)
+        is_newest = newest[row.cluster, row.topic, row.partition] == row.epoch
+        is_measured = is_newest and row.end_offset is not None
+        waiting = max(0, row.end_offset - row.next) if is_measured else None
+        own = {
+            "dead_open": dead_open.get(partition_id, 0),
+            "dead_discarded": row.dead - dead_open.get(partition_id, 0),
+            "closes": sum(getattr(row, each.value) for each in Outcome) == row.next - row.first,
+            "lost_offsets": lost.get(partition_id, []),
+            "waiting": waiting,
+            "oldest_waiting_at": row.oldest_waiting_at if waiting else None,
+            "lag_measured_at": row.measured_at if is_newest else None,
+        }
+        accounts.append(Account(**{**row._mapping, **own}))
+    return accounts

@@ -1,14 +1,11 @@
-"""The accounts of producers: what each reports, what arrived, and why the rest did not.
-
-given = arrived + gaps.dropped + gaps.waiting + gaps.unknown_tail + gaps.unexplained
-"""
+"""The accounts of producers: how much of what each gave did not arrive, and why."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -19,6 +16,8 @@ from inference_store.index.tables import former_producers, producer_report, prod
 from inference_store.inference.field_docs import Stored
 from inference_store.inference.producer_reports import ProducerReport
 
+# Their names come from producers, and may be many.
+_MOST_REASONS: Final = 5
 State = Literal["running", "ended", "dead", "unreported"]
 STATES: Final[Mapping[State, str]] = {
     "running": "It reports.",
@@ -40,37 +39,30 @@ class StoredReport:
 
 @dataclass(frozen=True, slots=True)
 class ProducerTotals:
-    """The sums over the reports of one producer, in exchanges:
+    """The sums over the reports of one producer, in exchanges."""
 
-    seen = sampled_out + the sum of dropped + queued + unsettled + published
-    """
-
-    seen: int
-    sampled_out: int
     dropped: Mapping[str, int]
     queued: int
     # how many of `queued` outlive the process
     spooled: int
     # queued when a process died, and not in the spool that the next process found
     unsettled: int
-    published: int
-    events: int
     highest_sequence: int
     # whether every report adds up by itself
     add_up: bool
 
 
-class SequenceGaps(Stored):
+class SequenceGaps(NamedTuple):
     """Sequence numbers that were given and did not arrive, by why."""
 
+    # refused or dropped after they were given: the producer counted them
     dropped: int
-    """Refused or dropped after they were given: the producer counted them."""
+    # queued, in a spool, or on their way
     waiting: int
-    """Queued, in a spool, or on their way."""
+    # of a producer that died: what it had in hand, and nobody knows of
     unknown_tail: int
-    """Of a producer that died: what it had in hand, and nobody knows of."""
+    # published, says the producer, or it says nothing: still in Kafka, or lost
     unexplained: int
-    """Published, says the producer, or it says nothing: still in Kafka, or lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +76,6 @@ class ProducerAccount:
     arrived_reported: int = 0
     # its own first, then those of processes that found its spool, in the order of their starts
     reports: Sequence[StoredReport] = ()
-
-    @property
-    def missing(self) -> int:
-        """The number of sequence numbers below the highest that never arrived."""
-        return max(0, self.highest - self.arrived)
 
     @property
     def totals(self) -> ProducerTotals:
@@ -118,6 +105,28 @@ class ProducerAccount:
         return "running" if is_own and not first.silent and not later else "dead"
 
     @property
+    def missing(self) -> int:
+        """How many sequence numbers were given and have not arrived."""
+        return max(0, self.given - self.arrived)
+
+    @property
+    def reason(self) -> str | None:
+        """Why they have not, and what else its reports say was lost; None: nothing is missing."""
+        gaps, totals = self.gaps, self.totals
+        frequent = sorted(totals.dropped.items(), key=lambda item: (-item[1], item[0]))
+        by_reason = ", ".join(f"{why} {count}" for why, count in frequent[:_MOST_REASONS])
+        found = (
+            (gaps.dropped, f"dropped or refused, and counted ({by_reason})"),
+            (gaps.waiting, "queued, in a spool, or on their way"),
+            (gaps.unknown_tail, "lost in memory when the producer died"),
+            (gaps.unexplained, "unexplained (still in Kafka while ingesters lag, or lost)"),
+            (totals.unsettled, "queued when a process died, and not in its spool"),
+        )
+        parts = [] if totals.add_up else ["its reports do not add up"]
+        parts += [f"{count} {why}" for count, why in found if count]
+        return "; ".join(parts) or None
+
+    @property
     def closes(self) -> bool:
         """Check that it accounts for all that it saw: its reports add up, and nothing is missing
         that they do not explain, unless it runs and the rest may be on its way. What a dead one had
@@ -139,7 +148,7 @@ class ProducerAccount:
         Gaps above the newest report, if that is older than the newest event, are not explained.
         """
         totals, state = self.totals, self.state
-        missing = max(0, self.given - self.arrived)
+        missing = self.missing
         below = min(missing, max(0, totals.highest_sequence - self.arrived_reported))
         above = missing - below
         dropped = min(below, sum(totals.dropped.values()))
@@ -164,23 +173,18 @@ class ProducerAccount:
 
 def sum_reports(reports: Sequence[ProducerReport]) -> ProducerTotals:
     """Return the sums over the reports of one producer; each continues the one before it."""
-    seen = unsettled = queued = spooled = 0
+    unsettled = queued = spooled = 0
     dropped: Counter[str] = Counter()
     for report in reports:
         # The spool has all but what was only in memory, and what came after the last report.
         unsettled += max(0, queued - report.seen)
-        seen += max(0, report.seen - queued)
         dropped.update(report.dropped)
         queued, spooled = report.queued, min(report.queued, report.spooled)
     return ProducerTotals(
-        seen=seen,
-        sampled_out=sum(report.sampled_out for report in reports),
         dropped=dict(dropped),
         queued=queued,
         spooled=spooled,
         unsettled=unsettled,
-        published=sum(report.published for report in reports),
-        events=sum(report.events for report in reports),
         highest_sequence=max((report.highest_sequence for report in reports), default=0),
         add_up=all(report.closes for report in reports),
     )
@@ -196,8 +200,8 @@ async def add_sequences(
 ) -> None:
     """Add the sequence numbers that arrived through a partition to those of each producer.
 
-    Anyone can send a header: the batch bounds how many there are here, `former_producers.MOST`
-    how many stay.
+    Anyone can send a header: the batch bounds how many there are here, `MOST` how
+    many stay.
     """
     arrived = ((producer, number) for producer, numbers in sequences.items() for number in numbers)
     while pairs := list(islice(arrived, _STATEMENT)):
@@ -395,7 +399,6 @@ FORMER_AFTER: Final = timedelta(days=90)
 MOST: Final = 10_000
 # How many one step folds.
 _FOLDED: Final = 500
-_MOST_REASONS = 256
 _LARGEST = 2**63 - 1
 _ID = 1
 
@@ -403,21 +406,13 @@ _ID = 1
 class FormerProducers(Stored):
     """Sums over producers that were heard too long ago to be listed."""
 
-    # Their rows are deleted, and nothing of them is waiting any more: what was seen is sampled out,
-    # dropped, unsettled or published; what was given arrived, or is one of the last three.
     heard_until: datetime
     producers: int
-    seen: int
-    sampled_out: int
-    dropped: Mapping[str, int]
-    published: int
-    events: int
-    unsettled: int
     given: int
+    """Sequence numbers, of all of them together."""
     arrived: int
-    holes_dropped: int
-    unknown_tail: int
-    unexplained: int
+    dropped: int
+    """Of those that did not arrive: dropped or refused, and counted. The rest was lost."""
 
 
 async def find_former_producers(connection: AsyncConnection) -> FormerProducers | None:
@@ -439,14 +434,20 @@ async def fold_producers(
     if not rows:
         return 0
     names = [row.producer for row in rows]
+    accounts = await list_producers(connection, only=names, limit=len(names))
+    added = {
+        "producers": len(names),
+        "given": sum(account.given for account in accounts),
+        "arrived": sum(account.arrived for account in accounts),
+        "dropped": sum(account.gaps.dropped for account in accounts),
+    }
     former = await find_former_producers(connection)
-    nothing: dict[str, Any] = dict.fromkeys(FormerProducers.model_fields, 0)
-    nothing |= {"heard_until": datetime.min.replace(tzinfo=UTC), "dropped": {}}
-    sums = former or FormerProducers(**nothing)
-    heard_until = max(sums.heard_until, *(row.heard_at for row in rows))
-    for account in await list_producers(connection, only=names, limit=len(names)):
-        sums = _add_account(sums, account, heard_until)
-    values = {name: getattr(sums, name) for name in FormerProducers.model_fields}
+    before = {} if former is None else former.model_dump()
+    heard_until = max(row.heard_at for row in rows)
+    values: dict[str, Any] = {
+        name: min(before.get(name, 0) + count, _LARGEST) for name, count in added.items()
+    }
+    values["heard_until"] = max(heard_until, before.get("heard_until", heard_until))
     await connection.execute(
         upsert(former_producers)
         .values(id=_ID, **values)
@@ -455,31 +456,6 @@ async def fold_producers(
     for table in (producer_report, producer_sequence):
         await connection.execute(delete(table).where(table.c.producer.in_(names)))
     return len(names)
-
-
-def _add_account(
-    sums: FormerProducers, account: ProducerAccount, heard_until: datetime
-) -> FormerProducers:
-    totals, gaps = account.totals, account.gaps
-    added: dict[str, Any] = {
-        "producers": 1,
-        "seen": totals.seen,
-        "sampled_out": totals.sampled_out,
-        "published": totals.published,
-        "events": totals.events,
-        # events that have waited for so long will not arrive
-        "unsettled": totals.unsettled + totals.queued,
-        "given": account.given,
-        "arrived": account.arrived,
-        "holes_dropped": gaps.dropped,
-        "unknown_tail": gaps.unknown_tail + gaps.waiting,
-        "unexplained": gaps.unexplained,
-    }
-    summed = {name: min(getattr(sums, name) + value, _LARGEST) for name, value in added.items()}
-    dropped = Counter(dict(sums.dropped)) + Counter(dict(totals.dropped))
-    # the most frequent reasons: their names come from producers, and may be many
-    frequent = {reason: min(n, _LARGEST) for reason, n in dropped.most_common(_MOST_REASONS)}
-    return FormerProducers(heard_until=heard_until, dropped=frequent, **summed)
 
 
 _OLD = text(

@@ -1,65 +1,6 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
-from .access import api_key as api_key
-from .access import audit as audit
-from .access import audit_head as audit_head
-from .access import audit_link as audit_link
-from .access import export_download as export_download
-from .access import export_erased as export_erased
-from .access import export_job as export_job
-from .access import export_part as export_part
-from .access import reconciliation as reconciliation
-from .access import reconciliation_finding as reconciliation_finding
-from .access import reconciliation_named as reconciliation_named
-from .access import saved_view as saved_view
-from .access import web_session as web_session
-from .accounting import consumer_lag as consumer_lag
-from .accounting import dead_letter_limit_lift as dead_letter_limit_lift
-from .accounting import former_producers as former_producers
-from .accounting import kafka_partition as kafka_partition
-from .accounting import lost_offsets as lost_offsets
-from .accounting import producer_report as producer_report
-from .accounting import producer_sequence as producer_sequence
-from .accounting import unsettled_event as unsettled_event
-from .deletion import MARKED_KEY as MARKED_KEY
-from .deletion import blob_reference as blob_reference
-from .deletion import certificate as certificate
-from .deletion import erased_batch as erased_batch
-from .deletion import erased_leaves as erased_leaves
-from .deletion import erased_span as erased_span
-from .deletion import erased_total as erased_total
-from .deletion import erasing as erasing
-from .deletion import erasing_object as erasing_object
-from .deletion import erasure as erasure
-from .deletion import erasure_held as erasure_held
-from .deletion import erasure_model as erasure_model
-from .deletion import erasure_obstacle as erasure_obstacle
-from .deletion import hold as hold
-from .deletion import hold_change as hold_change
-from .deletion import ledger_head as ledger_head
-from .deletion import ledger_intent as ledger_intent
-from .deletion import ledger_outbox as ledger_outbox
-from .deletion import policy_sweep as policy_sweep
-from .deletion import policy_version as policy_version
-from .deletion import retention_run as retention_run
-from .deletion import tombstone as tombstone
-from .inferences import METADATA as METADATA
-from .inferences import PARTITIONED as PARTITIONED
-from .inferences import SIDE_TABLES as SIDE_TABLES
-from .inferences import former_model as former_model
-from .inferences import inference as inference
-from .inferences import inference_alias as inference_alias
-from .inferences import label as label
-from .inferences import metadata_key as metadata_key
-from .inferences import metadata_key_delta as metadata_key_delta
-from .inferences import metadata_key_seen as metadata_key_seen
-from .inferences import metadata_number as metadata_number
-from .inferences import metadata_presence as metadata_presence
-from .inferences import metadata_string as metadata_string
-from .inferences import model_key as model_key
-from .inferences import model_label as model_label
-from .inferences import outdated_count as outdated_count
-from .inferences import partition_count as partition_count
-from .inferences import partition_span as partition_span
-from .inferences import prediction as prediction
-from .inferences import registration as registration
+from .access import *  # noqa: F403
+from .accounting import *  # noqa: F403
+from .deletion import *  # noqa: F403
+from .inferences import *  # noqa: F403

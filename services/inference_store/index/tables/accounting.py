@@ -51,8 +51,6 @@ kafka_partition = Table(
     count("lost"),
     # markers, aborted and compacted records
     count("not_delivered"),
-    # how this epoch began: 'first', 'made_anew' or 'unverified'
-    Column("began", CODE_POINTS, nullable=False, server_default=text("'first'")),
     now("created_at"),
     now("updated_at"),
 )
@@ -76,7 +74,6 @@ lost_offsets = Table(
     *_partition_columns(),
     Column("lo", BigInteger, primary_key=True, autoincrement=False),
     Column("hi", BigInteger, nullable=False),
-    now("noticed_at"),
 )
 
 # What a producer's sequence numbers cover, by the partition they came through and in blocks:
@@ -122,10 +119,7 @@ former_producers = Table(
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("heard_until", DateTime(timezone=True), nullable=False),
-    *map(count, ("producers", "seen", "sampled_out")),
-    Column("dropped", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    *map(count, ("published", "events", "unsettled", "given", "arrived")),
-    *map(count, ("holes_dropped", "unknown_tail", "unexplained")),
+    *map(count, ("producers", "given", "arrived", "dropped")),
 )
 
 # One row: until when ingesters quarantine what they cannot store, however much it is.

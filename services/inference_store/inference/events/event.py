@@ -286,8 +286,7 @@ DEAD_LETTER_REASONS = {
     "time_out_of_range": (
         "request_received_at is before 2000 or more than 24 hours after the record's time."
     ),
-    "unreadable_record": "Its record batch cannot be read; the first letter of it keeps its bytes.",
-    "invalid_header": "A Kafka header has a name that is not UTF-8; a redrive indexes the event.",
+    "unreadable_record": "The rest of its Kafka batch cannot be read; the payload is that batch.",
     "invalid_storage_key": "A storage key names no key, or a bucket or a key that is not allowed.",
     "unknown_model": "The model is not registered, and the ingester is set to refuse it.",
     "blob_missing": "A blob the index needs did not come in time.",

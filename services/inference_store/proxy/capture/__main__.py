@@ -289,10 +289,7 @@ class Recorder:
     def _should_spool(self) -> bool:
         """Return whether to spool instead of waiting: a server is unavailable, and the spool takes
         captures."""
-        unavailable = (
-            self._deliveries.object_store.unavailable or self._deliveries.kafka.unavailable
-        )
-        return unavailable is not None and self._spools.is_on
+        return bool(self._deliveries.unavailable) and self._spools.is_on
 
     def _spool_rest(self) -> None:
         """Put what is left in memory into the spool; what it refuses is lost, and counted."""
@@ -325,11 +322,10 @@ class Recorder:
             await asyncio.sleep(_STATUS_SECONDS)
 
     def _write_status(self) -> None:
-        backoffs = (self._deliveries.object_store, self._deliveries.kafka)
-        unavailable = {
-            server: backoff.unavailable for server, backoff in zip(SERVERS, backoffs, strict=True)
+        state = {
+            "unavailable": self._deliveries.unavailable,
+            "metrics": list_samples("proxy"),
         }
-        state = {"unavailable": unavailable, "metrics": list_samples("proxy")}
         self._counters.write_status(orjson.dumps(state))
 
     async def _send_final_report(self) -> None:

@@ -2,13 +2,13 @@
 events."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -24,6 +24,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.events.wire import rfc3339
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.inference.producer_reports import encode as encode_report
+from inference_store.platform.backoff import Backoff
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import CAPTURE_SECONDS, CAPTURE_TROUBLE
 from inference_store.platform.settings import KafkaSettings
@@ -38,59 +39,7 @@ from inference_store.proxy.capture.spool import Folder, Spooled, Spools
 
 Server: TypeAlias = Literal["object store", "kafka"]
 SERVERS: Sequence[Server] = ("object store", "kafka")
-_FIRST_SECONDS, _LONGEST_SECONDS = 0.2, 10.0
-"""The first wait after trouble with a server, which doubles, and the longest."""
 _log = structlog.get_logger()
-T = TypeVar("T")
-
-
-class Backoff:
-    """The retries against one server: as soon as one call succeeds, all that wait try again."""
-
-    def __init__(self, server: Server, expected: tuple[type[BaseException], ...]) -> None:
-        self._server: Server = server
-        self._expected = expected
-        self._back = asyncio.Event()
-        self.unavailable: str | None = None
-        """Why work waits for the server; None if none does."""
-
-    async def retry(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the work's result, however long it takes. Raises only unexpected errors."""
-        wait = _FIRST_SECONDS
-        while True:
-            try:
-                result = await work()
-            except self._expected as error:
-                self.note_failure(f"{type(error).__name__}: {error}", wait)
-            else:
-                if self.unavailable is not None:
-                    _log.info("a server is available again", action="going_on", server=self._server)
-                    self.unavailable = None
-                    self._back.set()
-                    self._back.clear()
-                return result
-            await self._pause(wait)
-            wait = min(wait * 2, _LONGEST_SECONDS)
-
-    def note_failure(self, why: str, seconds: float) -> None:
-        """Note that the server does not answer."""
-        CAPTURE_TROUBLE.labels(self._server).inc()
-        if self.unavailable is None:
-            _log.warning(
-                "a server is unavailable",
-                action="waiting",
-                server=self._server,
-                error=why[:500],
-                seconds=seconds,
-            )
-        self.unavailable = why[:500]
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._back.wait(), seconds)
-        except TimeoutError:
-            return
-
 
 KAFKA_ERRORS = (KafkaError, OSError)
 """Errors that mean that Kafka is unavailable, or cannot accept a message now."""
@@ -251,8 +200,13 @@ class Deliveries:
     def __init__(self, store: Store, topic: Topic, bucket: str, threads: Executor) -> None:
         self._store, self._topic, self._bucket = store, topic, bucket
         self._threads = threads
-        self.object_store = Backoff("object store", (ObjectStoreUnavailable, OSError))
-        self.kafka = Backoff("kafka", KAFKA_ERRORS)
+        self.object_store = _make_backoff("object store", (ObjectStoreUnavailable, OSError))
+        self.kafka = _make_backoff("kafka", KAFKA_ERRORS)
+
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """The servers that deliveries wait for, and why."""
+        return self.object_store.unavailable | self.kafka.unavailable
 
     async def deliver(self, item: Held | Spooled) -> None:
         """Upload and publish an exchange, however long that takes, and count it."""
@@ -290,10 +244,10 @@ class Deliveries:
         work = asyncio.ensure_future(
             self._topic.publish(messages, producer=prepared.producer, sequence=prepared.sequence)
         )
-        with stage(CAPTURE_SECONDS, "publish"):
+        with stage(CAPTURE_SECONDS, "publish"), self.kafka.waiting() as reasons:
             try:
                 while not (await asyncio.wait({work}, timeout=_SLOW_SECONDS))[0]:
-                    self.kafka.note_failure("no acknowledgement yet", _SLOW_SECONDS)
+                    self.kafka.note(reasons, "kafka", "no acknowledgement yet", _SLOW_SECONDS)
                 await work
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -322,6 +276,15 @@ class Deliveries:
         if isinstance(item, Spooled):
             item.folder.remove(item.path)
         item.counts.drop(reason)
+
+
+def _make_backoff(server: Server, expected: tuple[type[BaseException], ...]) -> Backoff:
+    return Backoff(
+        lambda error: server if isinstance(error, expected) else None,
+        lambda _: CAPTURE_TROUBLE.labels(server).inc(),
+        first_seconds=0.2,
+        longest_seconds=5.0,
+    )
 
 
 def _settle_spooled(item: Spooled, events: int) -> None:

@@ -50,7 +50,7 @@ class Obstacles:
         record = Record(BOOK, number, NOW, b"key", b'{"broken', ())
         async with world.engine.begin() as connection:
             if number == 0:
-                await open_partition(connection, BOOK, first=0, began="earliest")
+                await open_partition(connection, BOOK, first=0)
             rejection = Rejection("blob_missing", "late", "unheld", id)
             await unsettled.add_dead(connection, [(record, rejection)])
             counts = {"next": number + 1, "dead": number + 1}

@@ -45,7 +45,7 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
     The model is in the project `{model_id}-project` and has an inference `one`. `offset` is that of
     its dead letter.
     """
-    await open_partition(connection, PARTITION, first=0, began="earliest")
+    await open_partition(connection, PARTITION, first=0)
     letter = (
         Record(PARTITION, offset, NOW, b"k", model_id.encode(), ()),
         Rejection("x", "y", model_id, None),
@@ -53,7 +53,7 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
     await unsettled.add_dead(connection, [letter])
     [dead, *_] = await unsettled.find(connection, unsettled.Selection(), limit=1)
     waiting = replace(letter[0], offset=100 + offset), letter[1], "s3://b/missing"
-    await unsettled.park(connection, [waiting], unsettled.Schedule(*3 * [timedelta(days=1)]))
+    await unsettled.park(connection, [waiting])
     [event] = await unsettled.find(connection, unsettled.Selection(state="parked"), limit=1)
     policy = policies.RetentionPolicy.model_validate(_RULES)
     await policies.set_policy(connection, model, policy)

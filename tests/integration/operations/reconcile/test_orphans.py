@@ -113,7 +113,7 @@ async def test_keeps_objects_that_are_no_longer_orphans(
     async with storing.engine.begin() as connection:
         key = f"s3://{storing.bucket}/p/stored"
         await connection.execute(insert(blob_reference).values(values | {"storage_key": key}))
-        await open_partition(connection, at, first=0, began="first")
+        await open_partition(connection, at, first=0)
         rejection = Rejection("invalid_time", "x", "model", "1")
         await unsettled.add_dead(connection, [(letter, rejection)])
     put(storing, "p/written again")
@@ -349,7 +349,7 @@ async def _open_books(
 ) -> None:
     partition_id = PartitionId(kafka.kafka_cluster, topic or kafka.kafka_topic, 0, 0)
     async with engine.begin() as connection:
-        await accounting.open_partition(connection, partition_id, first=0, began="first")
+        await accounting.open_partition(connection, partition_id, first=0)
         here = kafka_partition.c.topic == partition_id.topic
         await connection.execute(kafka_partition.update().where(here).values(next=read))
 

@@ -397,7 +397,7 @@ async def test_objects_of_dead_letters_and_parked_events_are_no_orphans(
     broken, dead, nested, waiting = put(storing, *(f"p/model/{name}" for name in names))
     rejection = Rejection("invalid_time", "x", "model", "1")
     async with engine.begin() as connection:
-        await open_partition(connection, partition_id, first=0, began="first")
+        await open_partition(connection, partition_id, first=0)
         escaped = f'no json: "{broken}" …'.replace("/", r"\/").encode()
         letters = [
             Record(partition_id, 1, NOW, None, b'{"data_storage_key": "p/model/dead"}', ()),
@@ -406,9 +406,7 @@ async def test_objects_of_dead_letters_and_parked_events_are_no_orphans(
         ]
         await unsettled.add_dead(connection, [(letter, rejection) for letter in letters])
         record = Record(partition_id, 3, NOW, None, f'{{"k": "{waiting}"}}'.encode(), ())
-        minute = timedelta(minutes=1)
-        schedule = unsettled.Schedule(first=minute, longest=minute, give_up=minute)
-        await unsettled.park(connection, [(record, rejection, waiting)], schedule)
+        await unsettled.park(connection, [(record, rejection, waiting)])
     reconciliation, findings = await reconcile()
     assert (findings, reconciliation.count("awaited")) == ([], 4), nested
     await execute(engine, unsettled_event.delete().where(unsettled_event.c.offset == 1))
