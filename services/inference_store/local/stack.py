@@ -168,8 +168,8 @@ def _count_awaited(api: str, since: datetime) -> int | None:
         first = next(iter(producer["reports"]), None)
         if first and first["final"] and datetime.fromisoformat(first["booted_at"]) >= since:
             # what is in the spool waits for the next start
-            waiting = max(0, producer["holes"]["waiting"] - first["spooled"])
-            counts.append(waiting + producer["holes"]["unexplained"])
+            gone = first["spooled"] + sum(first["dropped"].values())
+            counts.append(max(0, producer["missing"] - gone))
     unread = sum(partition["waiting"] or 0 for partition in books["partitions"])
     return sum(counts) + unread if counts else None
 
