@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from inference_store.access.rights import Right
 from inference_store.index import accounting
@@ -77,51 +77,12 @@ class ProducerReport(Shown):
     closes: bool
 
 
-_COUNTS: dict[str, Any] = {
-    "seen": 120,
-    "sampled_out": 20,
-    "dropped": {"no_budget": 3},
-    "queued": 2,
-    "published": 95,
-    "events": 190,
-    "closes": True,
-}
-# Killed with two captures in memory.
-_DEAD: dict[str, Any] = _COUNTS | {
-    "producer": "0199f2c4-8b1e-7a52-9d1c-2f6f0a4be001",
-    "state": "dead",
-    "heard_at": "2026-11-01T12:01:00.123456Z",
-    "unsettled": 0,
-    "given": 100,
-    "highest": 99,
-    "arrived": 95,
-    "missing": 4,
-    "closes": False,
-    "holes": {"dropped": 3, "waiting": 0, "unknown_tail": 2, "unexplained": 0},
-    "reports": [
-        _COUNTS
-        | {
-            "reporter": "0199f2c4-8b1e-7a52-9d1c-2f6f0a4be001",
-            "number": 7,
-            "booted_at": "2026-11-01T12:00:00.000000Z",
-            "reported_at": "2026-11-01T12:01:00.000000Z",
-            "heard_at": "2026-11-01T12:01:00.123456Z",
-            "spooled": 0,
-            "highest_sequence": 100,
-            "final": False,
-        }
-    ],
-}
-
-
 class ProducerAccount(Shown):
     """What a producer reports, in exchanges, and what arrived of its sequence numbers.
 
     `seen = sampled_out + all dropped + queued + unsettled + published`, and
     `given = arrived + all holes`.
     """
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_DEAD]})
 
     producer: str
     state: State
