@@ -60,7 +60,7 @@ HOMES = {
         *("proxy/grpc", "proxy/grpc_port.py"),
         *("proxy/omi_bridge.py", "proxy/omi_container.py", "local/demo"),
     },
-    "shtab": {"cli/completion.py"},
+    "shtab": {"cli/command.py"},
     "yaml": {"proxy/configuration.py"},
 }
 

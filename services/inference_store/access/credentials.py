@@ -131,11 +131,6 @@ class Session:
         return now < min(self.idle_until, self.expires_at)
 
 
-def new_session_id() -> str:
-    """Return an id that nobody can guess."""
-    return secrets.token_urlsafe(32)
-
-
 def hash_session_id(id: str) -> bytes:
     """Return what is kept of an id."""
     return sha256(id.encode("utf-8", "replace")).digest()

@@ -72,7 +72,9 @@ class SignIn:
             raise Unauthorized("The answer is not that to this browser's attempt.")
         async with self._fetching:
             await self._refresh()
-        if answer.get("iss") != self._issuer and ("iss" in answer or self._names_itself()):
+        # whether all its answers name it (RFC 9207)
+        names = self._document.get("authorization_response_iss_parameter_supported") is True
+        if answer.get("iss") != self._issuer and ("iss" in answer or names):
             raise Unauthorized("Another issuer answered, or one that does not name itself.")
         if "code" not in answer:
             raise Unauthorized(f"The issuer refused: {answer.get('error', 'no reason')[:100]}.")
@@ -104,9 +106,10 @@ class SignIn:
             "code_verifier": attempt.verifier,
         }
         url, headers = await self._endpoint("token_endpoint"), {}
+        methods = self._document.get("token_endpoint_auth_methods_supported")
         if self._secret is None:
             form["client_id"] = self._client
-        elif self._takes_secret_in_form():
+        elif isinstance(methods, list) and "client_secret_basic" not in methods:
             form |= {"client_id": self._client, "client_secret": self._secret.get_secret_value()}
         else:
             # both are escaped first, as RFC 6749 (2.3.1) requires
@@ -118,15 +121,6 @@ class SignIn:
             _log.warning("issuer refused a code", action="code_refused", status=status, error=error)
             raise Unauthorized("The issuer did not accept its code.")
         return told
-
-    def _names_itself(self) -> bool:
-        """Check whether the issuer says that all its answers name it (RFC 9207)."""
-        return self._document.get("authorization_response_iss_parameter_supported") is True
-
-    def _takes_secret_in_form(self) -> bool:
-        """Check whether the issuer wants the secret in the form, and not as a password."""
-        methods = self._document.get("token_endpoint_auth_methods_supported")
-        return isinstance(methods, list) and "client_secret_basic" not in methods
 
     async def _ask(self, url: str, **more: Any) -> tuple[int, Mapping[str, Any]]:
         try:

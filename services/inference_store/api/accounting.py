@@ -1,9 +1,8 @@
 """The offset accounting: what became of every offset, and what producers say of themselves."""
 
 from datetime import datetime
-from typing import Any
 
-from pydantic import ConfigDict
+from pydantic import Field
 
 from inference_store.access.rights import Right
 from inference_store.index import accounting
@@ -38,44 +37,8 @@ class ProducerReport(Shown):
     closes: bool
 
 
-_PRODUCER = "0199f2c4-8b1e-7a52-9d1c-2f6f0a4be001"
-# Killed with two captures in memory.
-_DEAD: dict[str, Any] = {
-    "producer": _PRODUCER,
-    "state": "dead",
-    "heard_at": "2026-11-01T12:01:00.123456Z",
-    "given": 100,
-    "arrived": 95,
-    "missing": 5,
-    "reason": "3 dropped or refused, and counted (no_budget 3);"
-    " 2 lost in memory when the producer died",
-    "closes": False,
-    "reports": [
-        {
-            "reporter": _PRODUCER,
-            "number": 7,
-            "booted_at": "2026-11-01T12:00:00.000000Z",
-            "reported_at": "2026-11-01T12:01:00.000000Z",
-            "heard_at": "2026-11-01T12:01:00.123456Z",
-            "seen": 120,
-            "sampled_out": 20,
-            "dropped": {"no_budget": 3},
-            "queued": 2,
-            "spooled": 0,
-            "published": 95,
-            "events": 190,
-            "highest_sequence": 100,
-            "final": False,
-            "closes": True,
-        }
-    ],
-}
-
-
 class ProducerAccount(Shown):
     """How many of the sequence numbers that a producer gave have not arrived, and why."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_DEAD]})
 
     producer: str
     state: State
@@ -86,7 +49,7 @@ class ProducerAccount(Shown):
     arrived: int
     missing: int
     """`given - arrived`."""
-    reason: str | None
+    reason: str | None = Field(examples=["3 dropped or refused, and counted (no_budget 3)"])
     """Why they are missing, and what else its reports say was lost; null: nothing is missing."""
     closes: bool
     """Its reports add up and, unless it runs, explain all that did not arrive."""

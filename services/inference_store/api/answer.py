@@ -35,7 +35,6 @@ from inference_store.platform import json_encoding
 from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
-_ABSENT: Final = object()
 Content_co = TypeVar("Content_co", covariant=True)
 
 
@@ -50,11 +49,8 @@ class Shown(DocumentedModel):
 
         Raises ValidationError if it is not what the OpenAPI promises.
         """
-        attributes = {
-            name: getattr(source, name, _ABSENT) for name in cls.model_fields.keys() - own
-        }
-        values = {name: value for name, value in attributes.items() if value is not _ABSENT}
-        return cls.model_validate(values | own)
+        names = [name for name in cls.model_fields.keys() - own if hasattr(source, name)]
+        return cls.model_validate({name: getattr(source, name) for name in names} | own)
 
 
 def _check_text(value: Any) -> str:
@@ -84,8 +80,9 @@ def encode_json(content: Any, *, times_fit: bool = False) -> bytes:
     return json_encoding.encode_json(content, times_fit=times_fit, convert=_convert)
 
 
-class JsonAnswer(Response, Generic[Content_co]):
-    """An answer of any JSON, which is not validated."""
+class Answer(Response, Generic[Content_co]):
+    """An answer of JSON: what is `Shown`, which is validated when it is made, or what is in
+    inferences, of which a page has a thousand, so that tests validate it instead."""
 
     media_type = "application/json"
 
@@ -109,16 +106,7 @@ class JsonAnswer(Response, Generic[Content_co]):
         return encode_json(content)
 
 
-class Answer(JsonAnswer[Content_co]):
-    """An answer that was validated when it was made, as one that is `Shown`."""
-
-
-class InferenceAnswer(JsonAnswer[Any], Generic[Content_co]):
-    """An answer of inferences, or of what is in them: a page may have a thousand, so that tests
-    validate them instead."""
-
-
-class ProblemAnswer(JsonAnswer[Any]):
+class ProblemAnswer(Answer[Any]):
     """A refusal (RFC 9457).
 
     It sets the common headers itself, because errors bypass what adds them.
@@ -366,9 +354,13 @@ async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
             return build_problem(NotJson(f"The body cannot be read: {exc.detail}."))
 
 
-async def handle_unexpected(_: Request, exc: Exception) -> ProblemAnswer:
+async def handle_unexpected(request: Request, exc: Exception) -> ProblemAnswer:
     """The answer to an error that no route names."""
-    return build_problem(find_refusal(exc))
+    refusal = find_refusal(exc)
+    if isinstance(refusal, errors.Conflict) and not refusal.faults and request.path_params:
+        # what the path names last is in a state that does not allow it
+        refusal.faults = (Fault(f"path.{list(request.path_params)[-1]}", refusal.detail),)
+    return build_problem(refusal)
 
 
 def find_refusal(exc: Exception) -> StoreError:

@@ -23,9 +23,10 @@ from inference_store.api import (
     language,
     metadata_edits,
     models,
-    policy_changes,
+    policies,
     queries,
     reconciliations,
+    retention,
     sessions,
     site,
     tags,
@@ -73,7 +74,8 @@ _PARTS = (
     thumbnails,
     metadata_edits,
     tags,
-    policy_changes,
+    policies,
+    retention,
     erasures,
     certificates,
     exports,
@@ -129,7 +131,7 @@ def create_app(
     app.router.routes.extend(site.list_docs_routes())
     app.router.routes.insert(0, site.REFERENCE)  # the same page, below our header
     if settings.console == "on":
-        app.router.routes.extend([*site.list_console_routes(), *sessions.list_routes()])
+        app.router.routes.extend([*site.list_console_routes(), *sessions.ROUTES])
     complete_openapi(app, settings, _PIECES)
     # From the innermost to the outermost.
     app.add_middleware(track_foreground, foreground=app.state.foreground)

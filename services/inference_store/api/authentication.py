@@ -55,7 +55,8 @@ _TOO_MANY_FAILED = (
 COOKIE: Final = "__Host-inference-store-session"
 HEADER: Final = "X-Inference-Store-Console"
 WATCHING: Final = "watch"
-"""The value of the header if a page only looks whether its session goes on."""
+"""The value of the header if a page only looks whether its session goes on, which it must not
+prolong."""
 K = TypeVar("K")
 V = TypeVar("V")
 _log = structlog.get_logger()
@@ -76,8 +77,16 @@ class Authenticator:
         # here for so long, and no longer.
         self.keys = FreshCache(partial(self._read, api_keys.held))
         self.sessions = FreshCache(partial(self._read, web_sessions.find))
-        self.tokens = _build_tokens(settings)
-        self.sign_in = None if self.tokens is None else _build_sign_in(settings, self.tokens)
+        self.tokens: Tokens | None = None
+        self.sign_in: SignIn | None = None
+        if (issuer := settings.oidc_issuer) is None:
+            return
+        # Only with an issuer: they import PyJWT, cryptography and an HTTP client.
+        from inference_store.access import sign_in, tokens  # noqa: PLC0415
+
+        self.tokens = tokens.Tokens(settings, tokens.Issuer(issuer, settings.oidc_jwks_url))
+        if not self._off and settings.oidc_client_id is not None:
+            self.sign_in = sign_in.SignIn(settings, issuer, settings.oidc_client_id, self.tokens)
 
     async def authenticate(
         self, request: Request, needed: Needs, *, counted: bool = True
@@ -145,7 +154,7 @@ class Authenticator:
         with self.limit_failures(request) if is_limited else nullcontext():
             if id is None:
                 return await self._find_caller(text), None
-            is_watch = is_watching(request)
+            is_watch = request.headers.get(HEADER) == WATCHING
             return await self._resume(
                 id,
                 get_own_host(request),
@@ -251,23 +260,6 @@ def _count_more_requests(size: int) -> int:
     return max(0, size - 1) // BYTES_OF_A_REQUEST
 
 
-def _build_tokens(settings: AccessSettings) -> "Tokens | None":
-    if settings.oidc_issuer is None:
-        return None
-    # Only with an issuer: they import PyJWT, cryptography and an HTTP client.
-    from inference_store.access.tokens import Issuer, Tokens  # noqa: PLC0415
-
-    return Tokens(settings, Issuer(settings.oidc_issuer, settings.oidc_jwks_url))
-
-
-def _build_sign_in(settings: AccessSettings, tokens: "Tokens") -> "SignIn | None":
-    if settings.auth == "off" or settings.oidc_issuer is None or settings.oidc_client_id is None:
-        return None
-    from inference_store.access.sign_in import SignIn  # noqa: PLC0415
-
-    return SignIn(settings, settings.oidc_issuer, settings.oidc_client_id, tokens)
-
-
 def read_cookie(request: Request) -> str | None:
     """Return the id in the cookie, whether it counts or not; None if there is none."""
     return request.cookies.get(COOKIE) or None
@@ -284,11 +276,6 @@ def find_session_id(request: Request) -> str | None:
     if request.method not in CHANGES_NOTHING and request.headers.get(HEADER) != "1":
         raise Unauthorized(f"A session changes nothing without the header `{HEADER}: 1`.")
     return id
-
-
-def is_watching(request: Request) -> bool:
-    """Return whether a page only looks whether its session goes on: that must not prolong it."""
-    return request.headers.get(HEADER) == WATCHING
 
 
 def get_own_host(request: Request) -> str:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.errors import Invalid
 from inference_store.inference.field_docs import (
     FINITE,
     WHOLE,
@@ -84,6 +84,15 @@ Fields: TypeAlias = Annotated[
         ]
     ],
     Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),
+]
+Ids: TypeAlias = Annotated[list[ShortText], Field(min_length=1, max_length=1000)]
+BodyLang: TypeAlias = Annotated[
+    FilterLang | None,
+    Field(
+        validation_alias=AliasChoices("filter_lang", "filter-lang"),
+        description="The filter's language; left out: that of its JSON type. A string may be"
+        " CQL2-JSON too.",
+    ),
 ]
 _FILTER_TYPES: Final = ("string", "object", "boolean", "null")
 Scalar: TypeAlias = Text | Flag | Whole | Number
@@ -178,19 +187,14 @@ class Conditions(Body):
         "frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)",
         of="CQL2 (OGC 21-065r2)",
     )
-    filter_lang: FilterLang | None = Field(
-        default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
-    )
-    """The filter's language; left out: that of its JSON type. A string may be CQL2-JSON too."""
+    filter_lang: BodyLang = None
     metadata_filter: Annotated[list[MetadataCondition], Field(max_length=64)] = Field(default=[])
     """Comparisons of metadata."""
     received_at: Window | None = None
     """When the request came in."""
-    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    inference_ids: Ids | None = None
     """Ids, aliases or `uid:<uuid>`, of which the inference has one."""
-    data_hash: (
-        ShortText | Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None
-    ) = None
+    data_hash: ShortText | Ids | None = None
     """SHA-256 of the datum, in hexadecimal; or several."""
     ok: Flag | None = None
     """Whether the request succeeded; inferences of which that is not known do not match."""
@@ -286,7 +290,7 @@ class Models(Body):
 
     project_id: ShortText | None = None
     """The models of this project that the caller may read."""
-    model_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    model_ids: Ids | None = None
     """These models, each of which the caller may read."""
 
     @model_validator(mode="after")
@@ -404,11 +408,8 @@ async def choose_models(
         connection, model_ids=body.model_ids, project_id=body.project_id, limit=MOST_MODELS + 1
     )
     if len(models) > MOST_MODELS:
-        fault = Fault("model_ids", f"at most {MOST_MODELS} models are asked at once")
-        raise Invalid(
-            f"These are more than {MOST_MODELS} models: name a project_id or model_ids.",
-            faults=[fault],
-        )
+        message = f"these are more than {MOST_MODELS} models: name fewer, or a project_id"
+        raise Invalid.of("model_ids", message)
     return models
 
 

@@ -3,7 +3,7 @@
 import base64
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Path
 from pydantic import Field
@@ -120,7 +120,7 @@ class Retried(Shown):
 
 router = Router("dead letters and books")
 _NEEDED = Needs(Right.ADMIN, Over.SOME)
-LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+EventId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
 @router.add("GET /dead-letters", _NEEDED, "List dead letters")
@@ -134,7 +134,7 @@ async def list_dead_letters(
 
 @router.add("GET /dead-letters/{id}", _NEEDED, "Read a dead letter")
 async def get_dead_letter(
-    id: LetterId, connection: Reading, access: Asking
+    id: EventId, connection: Reading, access: Asking
 ) -> Answer[DeadLetterDetail]:
     """One dead letter, with its bytes where the caller may read inputs."""
     letter = await unsettled.get(connection, id, "dead letter", within=access.scope)
@@ -154,26 +154,19 @@ async def redrive_dead_letters(
 
 @router.add("POST /dead-letters/{id}/redrive", _NEEDED, "Redrive a dead letter", 409, status=202)
 async def redrive_dead_letter(
-    id: LetterId, connection: Writing, access: Asking
+    id: EventId, connection: Writing, access: Asking
 ) -> Answer[DeadLetterDetail]:
     """Ask the ingesters to try it again."""
-    await unsettled.get(connection, id, "dead letter", within=access.scope)
-    letter = await unsettled.retry_one(connection, id, "dead letter")
-    model = await _find_model(connection, letter)
-    await access.note(connection, Action.DEAD_LETTER_REDRIVEN, model, dead_letter=id)
+    letter = await _settle(connection, access, "dead letter", id)
     return Answer(await _show_whole(connection, access, letter), status_code=202)
 
 
 @router.add("POST /dead-letters/{id}/discard", _NEEDED, "Discard a dead letter", 409)
 async def discard_dead_letter(
-    id: LetterId, body: Discard, connection: Writing, access: Asking
+    id: EventId, body: Discard, connection: Writing, access: Asking
 ) -> Answer[DeadLetterDetail]:
     """Decide that it will never be indexed; it stays listed, with the reason."""
-    await unsettled.get(connection, id, "dead letter", within=access.scope)
-    letter = await unsettled.discard(connection, id, "dead letter", body.reason)
-    model = await _find_model(connection, letter)
-    noted: dict[str, Any] = {"dead_letter": id, "reason": body.reason}
-    await access.note(connection, Action.DEAD_LETTER_DISCARDED, model, **noted)
+    letter = await _settle(connection, access, "dead letter", id, body.reason)
     return Answer(await _show_whole(connection, access, letter))
 
 
@@ -198,27 +191,42 @@ async def retry_parked_events(
 
 @router.add("POST /parked-events/{event_id}/retry", _NEEDED, "Retry a parked event", status=202)
 async def retry_parked_event(
-    event_id: LetterId, connection: Writing, access: Asking
+    event_id: EventId, connection: Writing, access: Asking
 ) -> Answer[ShownParkedEvent]:
     """Let the ingesters try it now."""
-    await unsettled.get(connection, event_id, "parked event", within=access.scope)
-    event = await unsettled.retry_one(connection, event_id, "parked event")
-    model = await _find_model(connection, event)
-    await access.note(connection, Action.PARKED_RETRIED, model, parked_event=event_id, retried=1)
+    event = await _settle(connection, access, "parked event", event_id)
     return Answer(ShownParkedEvent.show(event, **_read_record(event)), status_code=202)
 
 
 @router.add("POST /parked-events/{event_id}/discard", _NEEDED, "Discard a parked event")
 async def discard_parked_event(
-    event_id: LetterId, body: Discard, connection: Writing, access: Asking
+    event_id: EventId, body: Discard, connection: Writing, access: Asking
 ) -> Answer[ShownDeadLetter]:
     """Decide that it will never be indexed: it becomes a discarded dead letter."""
-    await unsettled.get(connection, event_id, "parked event", within=access.scope)
-    letter = await unsettled.discard(connection, event_id, "parked event", body.reason)
-    model = await _find_model(connection, letter)
-    noted: dict[str, Any] = {"dead_letter": letter.id, "reason": body.reason}
-    await access.note(connection, Action.PARKED_DISCARDED, model, parked_event=event_id, **noted)
+    letter = await _settle(connection, access, "parked event", event_id, body.reason)
     return Answer(ShownDeadLetter.show(letter, **_read_record(letter)))
+
+
+_ACTIONS: Final = {
+    "dead letter": (Action.DEAD_LETTER_REDRIVEN, Action.DEAD_LETTER_DISCARDED),
+    "parked event": (Action.PARKED_RETRIED, Action.PARKED_DISCARDED),
+}
+
+
+async def _settle(
+    connection: AsyncConnection, access: Access, kind: Kind, id: int, reason: str | None = None
+) -> UnsettledEvent:
+    """Let the ingesters try an event again or, for a reason, discard it."""
+    await unsettled.get(connection, id, kind, within=access.scope)
+    detail: dict[str, Any] = {kind.replace(" ", "_"): id}
+    if reason is None:
+        event = await unsettled.retry_one(connection, id, kind)
+    else:
+        event = await unsettled.discard(connection, id, kind, reason)
+        detail["reason"] = reason
+    action = _ACTIONS[kind][reason is not None]
+    await access.note(connection, action, await _find_model(connection, event), **detail)
+    return event
 
 
 async def _answer_page(

@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure.ledger import LedgerWatch
 from inference_store.index import database
 from inference_store.index.distribution import is_known_whole
-from inference_store.inference.errors import Fault, Invalid, TooManyQueries
+from inference_store.inference.errors import Invalid, TooManyQueries
 from inference_store.platform.metrics import (
     REPLICA_AWAY,
     TURN_SECONDS,
@@ -280,8 +280,7 @@ async def _read_if_match(
         return None
     number = if_match.strip().strip('"')
     if not (number.isascii() and number.isdigit() and len(number) <= 9):
-        fault = Fault("header.if-match", 'it is a revision, such as "3"')
-        raise Invalid("If-Match names no revision.", faults=[fault])
+        raise Invalid.of("header.if-match", 'it is a revision, such as "3"')
     return int(number)
 
 

@@ -32,7 +32,7 @@ from inference_store.query.read import (
 )
 
 from .access import Access, Asking
-from .answer import InferenceAnswer, Shown
+from .answer import Answer, Shown
 from .dependencies import LookingUp
 from .http import INFERENCE, InferenceId, ModelId, read_in_thread
 from .inference_pages import read_one
@@ -115,7 +115,7 @@ _IN_SHARES: Final = "box_in_shares"
 @router.add(f"GET {INFERENCE}/drawing", Right.READ, "Read the predictions as shapes")
 async def get_drawing(
     model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
-) -> InferenceAnswer[ShownDrawing]:
+) -> Answer[ShownDrawing]:
     """Boxes, oriented boxes, contours and keypoints of the newest inference of that id, in pixels
     of its picture. Contours and keypoints are read from the stored response."""
     registration, uids = await access.find_inferences(connection, model_id, inference_id)
@@ -128,7 +128,7 @@ async def get_drawing(
             access.note_read(Action.DATA_READ, registration, [inference.uid])
         outlines, problem = await _read_outlines(access, inference, task_type)
     drawing = _format_drawing(inference.row, inference.predictions or [], outlines.found)
-    return InferenceAnswer(drawing | {"problem": problem})
+    return Answer(drawing | {"problem": problem})
 
 
 async def _read_outlines(

@@ -1,20 +1,28 @@
 """Erasures: every deletion is one; and dry runs, which estimate one."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import Action
+from inference_store.access import AccessScope, Action
 from inference_store.access.rights import Right
 from inference_store.erasure import batches, losses, quarantine, selection
 from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.losses import ErasedUid, Loss, UidPage
-from inference_store.erasure.progress import STATES, State, find_erasures
+from inference_store.erasure.progress import (
+    STATES,
+    Erasure,
+    State,
+    find_erasure,
+    find_erasures,
+    list_blocked,
+    list_models,
+)
 from inference_store.erasure.quarantine import Reach
 from inference_store.erasure.requests import Subject as SubjectCriteria
 from inference_store.erasure.requests import (
@@ -26,22 +34,29 @@ from inference_store.erasure.requests import (
     request_waiver,
 )
 from inference_store.export.erased import MemberLists
+from inference_store.index import registrations
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import InvalidCursor, NotFound
+from inference_store.inference.errors import NotFound
 from inference_store.inference.field_docs import Body, Flag, ShortText, Text
 from inference_store.query import lookup
-from inference_store.query.cql2 import FilterLang
 from inference_store.query.cursor import unpin
 from inference_store.query.deadline import Deadline
 
 from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import Models, RequestedFilter, choose_models, filter_field, read_requested_filter
+from .conditions import (
+    BodyLang,
+    Ids,
+    Models,
+    RequestedFilter,
+    choose_models,
+    filter_field,
+    read_requested_filter,
+)
 from .dependencies import Reading, Writing, querying
-from .erasure_answers import ShownErasure, answer_requested, find_or_refuse, show_erasure
 from .fields import InQuery, PageAnswer, PageParameters
-from .http import INFERENCES, OF_MODEL, ModelId
+from .http import OF_MODEL, ModelId
 from .inference_models import Resolved
 from .routing import Router
 
@@ -71,11 +86,8 @@ class ErasureRequest(Body):
         "What is stored and TRUE of it is erased.",
         "data_source = 'hallway-camera-feed' AND frame_number < 100",
     )
-    filter_lang: FilterLang | None = Field(
-        default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
-    )
-    """The filter's language; left out: that of its JSON type."""
-    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    filter_lang: BodyLang = None
+    inference_ids: Ids | None = None
     """Ids, aliases, or `uid:<uuid>`."""
     subject: Subject | None = None
     """Everything of one subject, dead letters and parked events too."""
@@ -103,13 +115,6 @@ class ErasureRequest(Body):
             listed = " and ".join(chosen) or "none of them"
             raise ValueError(f"give exactly one of {', '.join(_ONE_OF)}, not {listed}")
         return self
-
-
-class InferenceDeletion(Body):
-    """Which inferences to erase, by their ids."""
-
-    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)]
-    """Ids, aliases, or `uid:<uuid>`."""
 
 
 class ErasureRequestAcross(Models, ErasureRequest):
@@ -182,6 +187,90 @@ class ErasureParameters(PageParameters):
     """Of this model, also together with others."""
 
 
+class Progress(Shown):
+    """How far an erasure is."""
+
+    marked: int
+    """What was found and hidden from every query."""
+    erased: int
+    held: int
+    """What legal holds keep, which is shown again."""
+    left: int
+    per_second: float | None
+    """Inferences erased a second, on average; while marking: marked."""
+    seconds_left: float | None
+    """At this rate; null while it is not known how much there is."""
+
+
+class BlockedObject(Shown):
+    """An object that S3 would not let go."""
+
+    storage_key: str
+    code: str
+    message: str
+    retry_at: datetime | None
+    """When its lock ends; null: nobody says, and every run tries again."""
+
+
+class DecidingRule(Shown):
+    """A rule, or a limit, of one version of a policy."""
+
+    level: str
+    """model, project or default."""
+    subject: str
+    """The model's or the project's id; of the default empty."""
+    version: int
+    rule: int | None = None
+    """Its place in the policy, from 0."""
+    limit: str | None = None
+    """max_inferences."""
+
+
+class HeldCount(Shown):
+    """How many inferences, or events set aside, a legal hold keeps."""
+
+    hold: UUID
+    inferences: int
+
+
+class WaivedHolds(Shown):
+    """What stays although it was asked for."""
+
+    by: str | None
+    """Who gave it up."""
+    held: list[HeldCount]
+    """What has been given up so far, by the hold that kept it."""
+
+
+class ShownErasure(Erasure, Shown):
+    """One run of deletion."""
+
+    model_id: str | None
+    """Null: of several, in `model_ids`."""
+    model_ids: list[str]
+    cause: str  # type: ignore[assignment]  # a later version may have more, here and below
+    """policy, request, expired_arrival, erased_again or orphans."""
+    scope: str  # type: ignore[assignment]
+    """`input` (the datum and what else of the request is kept), `response`, `inference`
+    (everything) or `object` (objects of no inference)."""
+    state: str  # type: ignore[assignment]
+    """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
+    failed, partly_held, giving_up, cancelling or cancelled."""
+    progress: Progress
+    rows: dict[str, int]
+    """Rows that went, by table."""
+    obstacles: list[BlockedObject]
+    """The first hundred."""
+    not_found: list[str]
+    """In the answer that makes it: those of `inference_ids` that no inference has."""
+    message: str | None
+    """What else is to be said, such as that nothing matched."""
+    decided_by: list[DecidingRule]  # type: ignore[assignment]
+    """Of a policy's run: the rules and limits that let it expire."""
+    given_up: WaivedHolds | None  # type: ignore[assignment]
+    """What holds kept and is given up; null: nothing is."""
+
+
 router = Router("retention")
 _MOST_EXPORTS = 100
 _READ = Needs(Right.READ, Over.SOME)
@@ -205,15 +294,6 @@ async def request_erasure(
     """Erase what is stored of one model and matches. The retention service marks it, which hides
     it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
     return await _answer(access, body, model_id)
-
-
-@router.add(f"POST {INFERENCES}/delete", Right.DELETE, "Erase inferences by their ids", status=202)
-async def delete_inferences(
-    model_id: ModelId, body: InferenceDeletion, access: Asking
-) -> Answer[ShownErasure]:
-    """A short form of an erasure by `inference_ids`."""
-    erasure_request = ErasureRequest(inference_ids=body.inference_ids)
-    return await request_erasure(model_id, erasure_request, access)
 
 
 @router.add(
@@ -420,9 +500,90 @@ async def _build_estimate(
 
 def _decode_cursor(cursor: str | None) -> ErasedUid | None:
     key = fields.decode(cursor, int, str)
-    if key is None:
-        return None
     try:
-        return key[0], UUID(key[1])
+        return None if key is None else (key[0], UUID(key[1]))
     except ValueError:
-        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
+        raise fields.refuse_cursor("cursor") from None
+
+
+# Members of a request that nobody sent.
+_INTERNAL = ("saved", quarantine.MEMBER)
+_NOTHING = "Nothing that is stored matched: nothing was erased."
+
+
+async def find_or_refuse(
+    connection: AsyncConnection, erasure_id: UUID, within: AccessScope
+) -> Erasure:
+    """Return an erasure of models in the scope. Raises NotFound."""
+    erasure = await find_erasure(connection, erasure_id, within=within)
+    if erasure is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    return erasure
+
+
+async def answer_requested(
+    access: Access, erasure: Erasure, *, not_found: Sequence[str] = ()
+) -> Answer[ShownErasure]:
+    """Answer that an erasure was requested, and where it can be followed."""
+    async with access.engine.connect() as connection:
+        shown = await show_erasure(connection, erasure, not_found=not_found)
+    return Answer(shown, status_code=202, location=f"/v1/erasures/{erasure.id}")
+
+
+async def show_erasure(
+    connection: AsyncConnection, erasure: Erasure, *, not_found: Sequence[str] = ()
+) -> ShownErasure:
+    """Make the answer about one erasure."""
+    models = await list_models(connection, erasure)
+    names = await registrations.names(connection, set(models))
+    criteria = (
+        None
+        if erasure.asked is None
+        else {name: value for name, value in erasure.asked.items() if name not in _INTERNAL}
+    )
+    waived = erasure.given_up
+    holds = (waived or {}).get("holds", {}).items()
+    held = [{"hold": hold, "inferences": number} for hold, number in holds]
+    is_over = erasure.cause == "request" and erasure.state in {"deleted", "certified"}
+    is_empty = not erasure.inferences and not any(erasure.table_rows.values())
+    return ShownErasure.show(
+        erasure,
+        model_id=None if erasure.model is None else names.get(erasure.model),
+        model_ids=sorted(names[model] for model in models if model in names),
+        asked=criteria,
+        rows=erasure.table_rows,
+        progress=_show_progress(erasure),
+        given_up=waived and {"by": waived["by"], "held": held},
+        obstacles=await list_blocked(connection, erasure.id),
+        not_found=not_found,
+        message=_NOTHING if is_over and is_empty else None,
+    )
+
+
+def _show_progress(erasure: Erasure) -> Progress:
+    done, rate = _count_done(erasure), _compute_rate(erasure)
+    rest = max(0, erasure.marked - done - erasure.held)
+    is_known = erasure.deleting_since is not None and rate
+    return Progress(
+        marked=erasure.marked,
+        erased=done,
+        held=erasure.held,
+        left=rest,
+        per_second=rate,
+        seconds_left=round(rest / rate, 1) if is_known and rate else None,
+    )
+
+
+def _count_done(erasure: Erasure) -> int:
+    return erasure.objects if erasure.scope == "object" else erasure.inferences
+
+
+def _compute_rate(erasure: Erasure) -> float | None:
+    if erasure.deleting_since is not None:
+        since, done = erasure.deleting_since, _count_done(erasure)
+    elif erasure.begun_at is not None:
+        since, done = erasure.begun_at, erasure.marked
+    else:
+        return None
+    seconds = ((erasure.finished_at or datetime.now(UTC)) - since).total_seconds()
+    return round(done / seconds, 3) if seconds > 0 else None

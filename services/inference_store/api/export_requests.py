@@ -112,7 +112,8 @@ async def insert_export(
     if await count_unfinished(connection, requested_by=requested_by) >= MOST_UNFINISHED:
         raise Conflict(
             f"You have {MOST_UNFINISHED} exports that are not written yet: wait for one of them,"
-            " or cancel it."
+            " or cancel it.",
+            at="header.authorization",
         )
     return await request_export(
         connection,
@@ -200,7 +201,8 @@ async def _require_few(
         text = (
             f"{matches:,} inferences match, and without `confirm` an export has at most {most:,}."
         )
-    raise Conflict(f"{text} Narrow `filter` or `received_at`, or set `confirm` to true.")
+    detail = f"{text} Narrow `filter` or `received_at`, or set `confirm` to true."
+    raise Conflict(detail, at="confirm")
 
 
 async def _limit_end(

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from inference_store.inference.errors import Fault, InvalidCursor
+from inference_store.inference.errors import InvalidCursor
 from inference_store.inference.field_docs import Body, Instant, Number, field_docs
 from inference_store.platform.json_encoding import format_instant
 
@@ -170,7 +170,7 @@ class PageParameters(Parameters):
         try:
             return datetime.fromisoformat(key[0]).astimezone(UTC), kind(key[1])
         except (ValueError, OverflowError):
-            raise InvalidCursor("The cursor cannot be used: ask without one.") from None
+            raise refuse_cursor() from None
 
     def cut(
         self, rows: Sequence[Item], key: Callable[[Item], Any]
@@ -213,10 +213,14 @@ def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
         key = None
     fits = isinstance(key, list) and [type(part) for part in key] == list(kinds)
     if not fits or not all(_is_storable(part) for part in key):
-        fault = Fault("query.cursor", "it is damaged, or of another list")
-        raise InvalidCursor("The cursor cannot be used: ask without one.", faults=[fault])
+        raise refuse_cursor()
     parts: list[Any] = key
     return parts
+
+
+def refuse_cursor(path: str = "query.cursor") -> InvalidCursor:
+    """Return the refusal of a cursor that this list has not given."""
+    return InvalidCursor.of(path, "it is damaged, or of another list: ask without one")
 
 
 def _is_storable(part: Any) -> bool:

@@ -19,19 +19,18 @@ from inference_store.erasure.losses import count_held
 from inference_store.index import model_numbers
 from inference_store.inference.errors import (
     Conflict,
-    Fault,
     Forbidden,
     Invalid,
     NotFound,
-    PreconditionFailed,
+    require_revision,
 )
 from inference_store.inference.field_docs import Body, Instant, ShortText, Text
-from inference_store.query.cql2 import Clock, FilterLang
+from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import filter_field, read_filter
+from .conditions import BodyLang, Ids, filter_field, read_filter
 from .dependencies import IfMatch, Querying, Reading
 from .fields import InQuery, PageAnswer, PageParameters, Parameters, by_time
 from .routing import Router
@@ -70,9 +69,8 @@ class HoldBody(Body):
         " seen.",
         "camera = 'hallway' AND prediction(label = 'person')",
     )
-    filter_lang: FilterLang | None = None
-    """The filter's language; left out: that of its JSON type."""
-    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    filter_lang: BodyLang = None
+    inference_ids: Ids | None = None
     """Ids, aliases or `uid:<uuid>`: every inference that has one of them, also later ones."""
     types: Annotated[dict[ShortText, ShortText], Field(max_length=100)] = Field(default={})
     """Types of metadata keys that the filter names and nothing has yet: `string`, `int` …"""
@@ -281,8 +279,7 @@ async def _write(
     Raises InvalidFilter; Invalid if it would hold nothing.
     """
     if body.until is not None and body.until <= datetime.now(UTC):
-        fault = Fault("until", "it has passed: leave it out, or say a time to come")
-        raise Invalid("The hold would keep nothing.", faults=[fault])
+        raise Invalid.of("until", "it has passed: leave it out, or say a time to come")
     tree = await read_filter(body.filter, body.filter_lang, clock=_FIXED_CLOCK)
     warnings: Sequence[str] = ()
 
@@ -352,8 +349,7 @@ async def _lock_unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
 ) -> holds.Hold:
     hold = await holds.get_hold(connection, hold_id, within=access.scope, lock=True)
-    if revision is not None and revision != hold.revision:
-        raise PreconditionFailed(f"The hold has revision {hold.revision}, not {revision}.")
+    require_revision("The hold", hold.revision, revision)
     if hold.released_at is not None:
         raise Conflict("The hold has been released: place another one.")
     return hold

@@ -12,13 +12,14 @@ from pydantic import ConfigDict, Field, create_model
 
 from inference_store.api.answer import Problem
 from inference_store.export.columns import DISTANCE, FIXED_COLUMNS, Kind, predictions_column
-from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
-from inference_store.inference.nearest import nearest
+from inference_store.inference.nearest import describe_alike, nearest
 from inference_store.platform.json_encoding import escape_text
 from inference_store.query.aggregates.bins import plain
 from inference_store.query.explain import Explanation
 from inference_store.query.order import EXAMPLE
+from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 from inference_store.query.read import MATCHED
 
 from .answer import Shown
@@ -81,10 +82,8 @@ _ALWAYS: Final = {
     *("uid", "model_id", "inference_id", "aliases", "received_at", "flags", "revision"),
     *("ordinal", "rank", "output"),
 }
+# Those of properties are the properties' own.
 _MEANINGS: Final = {
-    "pre_ms": "Milliseconds from received to forwarded.",
-    "model_ms": "Milliseconds from forwarded to responded.",
-    "post_ms": "Milliseconds from responded to published.",
     "prediction_count": "Null: the response failed or could not be read.",
     MATCHED: "Whether it satisfies a condition in prediction(…) or count_predictions(…) that no NOT"
     " negates, or the body's `prediction`; null: the question has none.",
@@ -93,18 +92,25 @@ _MEANINGS: Final = {
 }
 
 
-def _model_columns(columns: Iterable[tuple[str, Kind]]) -> type[Shown]:
+def _model_columns(
+    columns: Iterable[tuple[str, Kind]], properties: Mapping[str, Property]
+) -> type[Shown]:
     """Return a model with a field for each of these columns of exports."""
     fields: dict[str, Any] = {}
     for name, kind in columns:
         type = UUID if name in _UUIDS else _TYPES[kind]
         default = None if name in {DISTANCE, MATCHED} else ...
-        field = Field(default=default, description=_MEANINGS.get(name))
+        meaning = properties[name].meaning if name in properties else ""
+        says = _MEANINGS.get(name) or (f"{meaning[0].upper()}{meaning[1:]}." if meaning else None)
+        field = Field(default=default, description=says)
         fields[name] = (type if name in _ALWAYS else type | None, field)
     return create_model("Columns", __base__=Shown, **fields)
 
 
-class ShownPrediction(_model_columns(predictions_column(()).members)):  # type: ignore[misc]
+_Members: Any = _model_columns(predictions_column(()).members, PREDICTION_COLUMNS)
+
+
+class ShownPrediction(_Members):  # type: ignore[misc]
     """One element of a response. Boxes in pixels, y down."""
 
 
@@ -128,7 +134,7 @@ class PartialUrls(Urls):
     model_config = ConfigDict(json_schema_extra=_without_required)
 
 
-_Columns: Any = _model_columns((column.name, column.kind) for column in FIXED_COLUMNS)
+_Columns: Any = _model_columns(((one.name, one.kind) for one in FIXED_COLUMNS), PROPERTIES)
 
 
 class ShownInference(_Columns):  # type: ignore[misc]
@@ -280,8 +286,6 @@ def _parse_json(value: str) -> Any:
 
 
 _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
-_LIST = "/reference"
-"""The page of the OpenAPI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +335,7 @@ class FieldSelection:
         """Raise Invalid if the distance is chosen, and no page is sorted by it."""
         if DISTANCE in (self.fields or {}):
             message = f"only pages sorted by distance have it, as in {EXAMPLE}"
-            raise Invalid(f"{DISTANCE}: {message}.", faults=[Fault("fields", message, [EXAMPLE])])
+            raise Invalid.of("fields", f"{DISTANCE}: {message}", [EXAMPLE])
 
 
 def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
@@ -358,9 +362,6 @@ def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
     known_names = parts or list(FIELDS)
     if name not in known_names:
         near = nearest(name, known_names, limit=3)
-        hint = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
-        message = f"there is no field {name!r}; {hint}; the page {_LIST} of the api lists all"
+        message = f"there is no field {name!r}; {describe_alike(near)}; /reference lists all"
         message += "" if part else "; a metadata key is written metadata.KEY"
-        known = tuple(dict.fromkeys((*near, *known_names)))
-        faults = [Fault(f"fields[{number}]", message, known)]
-        raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)
+        raise Invalid.of(f"fields[{number}]", message, list(dict.fromkeys((*near, *known_names))))

@@ -31,7 +31,13 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.events.event import parse_stored
 from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps, decode_entries
-from inference_store.inference.nearest import MOST_WARNED, list_warnings, nearest, shortened
+from inference_store.inference.nearest import (
+    MOST_WARNED,
+    describe_alike,
+    list_warnings,
+    nearest,
+    shortened,
+)
 from inference_store.objects import Blobs
 from inference_store.platform import traces
 from inference_store.platform.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
@@ -214,9 +220,8 @@ def set_deadline(body: Conditions, settings: ApiSettings) -> Deadline:
     """Return when the query's time is over. Raises Invalid for more time than allowed."""
     most, requested = settings.query_timeout_seconds, body.timeout_seconds
     if requested is not None and requested > most:
-        message = f"at most {most:g} (INFERENCE_STORE_QUERY_TIMEOUT_SECONDS)"
-        fault = Fault("timeout_seconds", message)
-        raise Invalid(f"timeout_seconds is {message}.", faults=[fault])
+        message = f"it is at most {most:g} (INFERENCE_STORE_QUERY_TIMEOUT_SECONDS)"
+        raise Invalid.of("timeout_seconds", message)
     return Deadline.after(most if requested is None else requested)
 
 
@@ -341,7 +346,7 @@ async def _check_chosen_keys(
     }
     if paths and body.unknown_keys == "refuse":
         raise _refuse(paths, names)
-    return list_warnings(list(paths), lambda key: _describe(key, names))
+    return list_warnings("No inference of this model has the metadata key", list(paths), names)
 
 
 def _is_known(key: str, names: Sequence[str]) -> bool:
@@ -359,17 +364,11 @@ def _refuse(paths: dict[str, str], names: Sequence[str]) -> UnknownKey:
     faults = []
     for key, path in list(paths.items())[:MOST_WARNED]:
         near = nearest(key, names, limit=3)
-        hint = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
-        faults.append(Fault(path, f"there is no metadata key {shortened(key)}; {hint}", near))
+        message = f"there is no metadata key {shortened(key)}; {describe_alike(near)}"
+        faults.append(Fault(path, message, near))
     more = len(paths) - len(faults)
     others = f" And {more:,} more are not there." if more else ""
     return UnknownKey(f"{faults[0].path}: {faults[0].message}.{others}", faults=faults)
-
-
-def _describe(key: str, names: Sequence[str]) -> str:
-    near = nearest(key, names, limit=3)
-    hint = f" The nearest are {', '.join(near)}." if near else ""
-    return f"No inference of this model has the metadata key {shortened(key)}.{hint}"
 
 
 async def explain(

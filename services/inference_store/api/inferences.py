@@ -1,7 +1,7 @@
 """One inference: read, its blobs, its neighbours, erased."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 from fastapi import Query
@@ -25,10 +25,10 @@ from inference_store.query.preparation import prepare
 from inference_store.query.read import Inference, get_storage_key, is_erased, is_input_too, read
 
 from .access import Access, Asking
-from .answer import Answer, InferenceAnswer, Shown
+from .answer import Answer, Shown
 from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
 from .dependencies import LookingUp, Querying
-from .erasure_answers import ShownErasure, answer_requested
+from .erasures import ShownErasure, answer_requested
 from .http import ANY, BYTES, INFERENCE, INFERENCES, JSON, InferenceId, ModelId
 from .inference_models import InferenceDetail, MetadataAs, Resolved
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
@@ -93,17 +93,17 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
         MetadataAs,
         Query(description="A list of items as they came, or an object of typed values by key."),
     ] = "list",
-) -> InferenceAnswer[InferenceDetail]:
+) -> Answer[InferenceDetail]:
     """The newest inference of that id, how many there are, and links to its blobs."""
     registration, uids = await access.find_inferences(connection, model_id, inference_id)
     included = _choose_include(access, registration, include)
     inference = await read_one(connection, registration, uids[0], include=included)
-    item = format_inference(model_id, inference, metadata_as=metadata_as)
+    item: Any = format_inference(model_id, inference, metadata_as=metadata_as)
     item["count"] = len(uids)
     if "urls" in included:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
         [item["urls"]] = await build_links(access, model_id, [inference])
-    return InferenceAnswer(item, revision=inference.row["revision"])
+    return Answer(item, revision=inference.row["revision"])
 
 
 @router.add(f"DELETE {INFERENCE}", Right.DELETE, "Erase an inference", 409, status=202)

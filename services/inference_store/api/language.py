@@ -15,7 +15,7 @@ from inference_store.query.cql2.tree import Named
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
 from .access import Asking, Needs, Over
-from .answer import Answer, JsonAnswer, Shown
+from .answer import Answer, Shown
 from .dependencies import Reading
 from .http import OF_MODEL, ModelId
 from .routing import Router
@@ -54,7 +54,7 @@ _QUERYABLES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class SchemaAnswer(JsonAnswer[Any]):
+class SchemaAnswer(Answer[Any]):
     """A JSON Schema."""
 
     media_type = SCHEMA

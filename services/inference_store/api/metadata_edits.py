@@ -49,7 +49,7 @@ from inference_store.inference.errors import (
     HeldByHold,
     Invalid,
     NotFound,
-    PreconditionFailed,
+    require_revision,
 )
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
 from inference_store.inference.metadata import (
@@ -64,7 +64,7 @@ from inference_store.query import lookup
 from inference_store.query.read import Inference, read
 
 from .access import Access, Asking
-from .answer import InferenceAnswer
+from .answer import Answer
 from .dependencies import IfMatch
 from .http import INFERENCE, InferenceId, ModelId
 from .inference_models import ShownInference
@@ -117,7 +117,8 @@ async def edit(
     change.refuse_lasting(old)
     entries = change.entries(old)
     if len(entries) > editor.caps.keys:
-        raise Conflict(f"An inference has at most {editor.caps.keys} metadata keys.")
+        detail = f"An inference has at most {editor.caps.keys} metadata keys: remove some."
+        raise Conflict(detail, at="metadata")
     key = await _choose_key(connection, editor.blobs.buckets.default, registration, row)
     if not await _is_reserved(connection, row, key):
         raise Conflict("The metadata blob has just come to be shared: try again.")
@@ -237,8 +238,7 @@ async def _lock_row(
     if scopes:
         # The eraser may be writing the same blob, without the request.
         raise Conflict("The inference's input is being deleted: try again in a moment.")
-    if revision is not None and revision != row.revision:
-        raise PreconditionFailed(f"The inference has revision {row.revision}, not {revision}.")
+    require_revision("The inference", row.revision, revision)
     return row
 
 
@@ -336,7 +336,7 @@ async def change_metadata(
     body: MetadataChange,
     if_match: IfMatch,
     access: Asking,
-) -> InferenceAnswer[ShownInference]:
+) -> Answer[ShownInference]:
     """Add metadata items, put them in the place of those with their keys, or remove items; written
     back to the metadata blob. An id that several inferences have is refused: `uid:` says which
     one."""
@@ -348,8 +348,8 @@ async def change_metadata(
     wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)
     inference = await apply(access, registration, uid, wanted, make_dictionary(access))
     assert inference is not None, "each request changes the revision"
-    shown = format_inference(model_id, inference)
-    return InferenceAnswer(shown, revision=inference.row["revision"])
+    shown: Any = format_inference(model_id, inference)
+    return Answer(shown, revision=inference.row["revision"])
 
 
 def find_caps(access: Access) -> MetadataCaps:

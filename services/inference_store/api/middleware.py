@@ -114,10 +114,10 @@ _RECENT_SECONDS: Final = 1.0
 
 
 class Foreground:
-    """The requests in the foreground."""
+    """The requests in the foreground, by a clock that only goes forward."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock: Final = clock
+        self.clock: Final = clock
         self._count = 0
         self._idle_since: float | None = None
         self._idle: Final = asyncio.Event()
@@ -132,19 +132,15 @@ class Foreground:
         """Count one less."""
         self._count -= 1
         if not self._count:
-            self._idle_since = self._clock()
+            self._idle_since = self.clock()
             self._idle.set()
-
-    def read_clock(self) -> float:
-        """Return the time, in seconds of a clock that only goes forward."""
-        return self._clock()
 
     async def wait_until_idle(self, seconds: float, *, since: float) -> bool:
         """Return when no request is in the foreground, or after so many seconds; and whether there
         was one now, or after `since` and within the last second."""
         if self._idle.is_set():
             last = self._idle_since
-            return last is not None and last > since and self._clock() - last < _RECENT_SECONDS
+            return last is not None and last > since and self.clock() - last < _RECENT_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()

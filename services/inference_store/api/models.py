@@ -15,7 +15,7 @@ from inference_store.erasure.ledger_entries import Body as Entry
 from inference_store.erasure.ledger_entries import Note
 from inference_store.index import key_registry, registrations
 from inference_store.index.registrations import Details, Registration
-from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
+from inference_store.inference.errors import Conflict, Invalid, NotFound, require_revision
 from inference_store.inference.field_docs import Body, ShortText, Text
 from inference_store.inference.layout import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
@@ -156,7 +156,11 @@ async def list_models(
         within=access.scope,
         project_id=page.project_id,
     )
-    return page.answer(rows, _show_registration, attrgetter("model_id"))
+    return page.answer(
+        rows,
+        lambda row: ShownRegistration.show(row, pending_move=_show_move(row)),
+        attrgetter("model_id"),
+    )
 
 
 @router.add(f"GET {OF_MODEL}", Right.READ, "Read a model")
@@ -227,10 +231,6 @@ async def list_projects(
     return page.answer(rows, ShownProject.show, attrgetter("project_id"))
 
 
-def _show_registration(registered: Registration) -> ShownRegistration:
-    return ShownRegistration.show(registered, pending_move=_show_move(registered))
-
-
 def _build_answer(
     registered: Registration, *, status: int = 200, warning: MoveWarning | None = None
 ) -> Answer[PutRegistration]:
@@ -278,7 +278,8 @@ async def _write(
     if not missing:
         current = await registrations.get(connection, model_id)
         if current.project_id != body.project_id:
-            raise Conflict(f"The model {model_id!r} has just been moved: try again.")
+            detail = f"The model {model_id!r} has just been moved: try again."
+            raise Conflict(detail, at="project_id")
     registration, new = await registrations.put(
         connection,
         model_id,
@@ -327,15 +328,11 @@ async def _build_move(
     if await access.check_registration(connection, model_id, body.project_id):
         raise NotFound(f"There is no model {model_id!r}.")
     registration = await registrations.get(connection, model_id)
-    if expected not in (None, registration.revision):
-        raise PreconditionFailed(
-            f"The registration has revision {registration.revision}, not {expected}."
-        )
+    require_revision("The registration", registration.revision, expected)
     if await policies.is_minimum_undercut(connection, registration, body.project_id):
         access.require_right(Right.OVERRIDE, registration)
         if not body.reason:
-            fault = Fault("reason", "say why the model may leave a minimum age behind")
-            raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
+            raise Invalid.of("reason", "say why the model may leave a minimum age behind")
     grace_seconds = access.settings.policy_grace_seconds
     return await policies.describe_move(
         connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason

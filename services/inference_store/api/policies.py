@@ -1,34 +1,55 @@
-"""Retention policies of a model, of a project, and of all: their bodies, answers and paths."""
+"""Retention policies of a model, of a project, and of all: their routes, bodies and answers."""
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from functools import partial
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
 from fastapi import Depends, Request
 from pydantic import Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import Response
 
+from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.erasure import policies
+from inference_store.erasure import policies, preview
+from inference_store.erasure.ledger_entries import Body, Note
 from inference_store.erasure.policies import (
     DEFAULT,
     MOST_RULES,
     Ages,
     Bounds,
+    EffectiveRule,
     LevelName,
     PolicyOwner,
     PolicyState,
     PolicyVersion,
+    RequestedRule,
+    ResolvedPolicy,
+    RetentionPolicy,
 )
-from inference_store.erasure.policies.effective_policy import check_not_empty, check_rules
+from inference_store.erasure.policies.effective_policy import (
+    check_not_empty,
+    check_rules,
+    is_never_longer,
+)
+from inference_store.erasure.preview import Preview
+from inference_store.export.erased import MemberLists
 from inference_store.index.registrations import Registration
+from inference_store.inference.errors import Invalid, NotFound, PreconditionFailed
 from inference_store.inference.field_docs import ShortText
+from inference_store.query.cql2 import Clock
+from inference_store.query.cql2.tree import Node
 
-from .access import Access, Needs, Over
-from .answer import Shown
-from .conditions import filter_field
-from .fields import Parameters
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, Shown
+from .conditions import filter_field, read_filter
+from .dependencies import IfMatch, Reading, querying
+from .fields import InQuery, PageAnswer, PageParameters, Parameters
 from .http import ModelId, ProjectId
 from .routing import Endpoint, Router
 
@@ -247,6 +268,9 @@ def _describe_state(version: PolicyVersion, state: PolicyState) -> str:
     return "in_force" if begun else "past"
 
 
+router = Router("retention")
+
+
 async def _find_of_model(request: Request, model_id: ModelId) -> None:
     request.state.policy_of = PolicyOwner("model", model_id)
 
@@ -268,28 +292,17 @@ PolicyOf = Annotated[PolicyOwner, Depends(_get_owner)]
 """The owner of the policy that the path of the request names."""
 
 
-class PolicyLevel(NamedTuple):
-    """A level of policies: what finds the owner, and the extent that a right is needed for."""
-
-    name: LevelName
-    words: str
-    path: str
-    find: Callable[..., Awaitable[None]]
-    read: Over
-    write: Over
-
-
-_OF_MODEL = ("/models/{model_id}", _find_of_model, Over.MODEL, Over.MODEL)
-_OF_PROJECT = ("/projects/{project_id}", _find_of_project, Over.PROJECT, Over.PROJECT)
-POLICY_LEVELS: Final = (
-    PolicyLevel("model", "a model's policy", *_OF_MODEL),
-    PolicyLevel("project", "a project's policy", *_OF_PROJECT),
-    PolicyLevel("default", "the default policy", "", _find_default, Over.SOME, Over.EVERYTHING),
+# Each level: its name, in words, its path, what finds the owner, and what a right is needed over.
+_MODEL, _PROJECT = (Over.MODEL, Over.MODEL), (Over.PROJECT, Over.PROJECT)
+_LEVELS: Final = (
+    ("model", "a model's policy", "/models/{model_id}", _find_of_model, *_MODEL),
+    ("project", "a project's policy", "/projects/{project_id}", _find_of_project, *_PROJECT),
+    ("default", "the default policy", "", _find_default, Over.SOME, Over.EVERYTHING),
 )
 
 
 def add_policy_route(
-    router: Router, route: str, action: str, summary: str, *refusals: int, **options: Any
+    route: str, action: str, summary: str, *refusals: int, **options: Any
 ) -> Callable[[Endpoint], Endpoint]:
     """Add a function as a route of the policies of every level; it takes the owner as a `PolicyOf`.
 
@@ -298,19 +311,278 @@ def add_policy_route(
     preview, which is requested by POST.
     """
     method, _, path = route.partition(" ")
+    is_read = method == "GET"
 
     def add(endpoint: Endpoint) -> Endpoint:
-        for level in POLICY_LEVELS:
-            is_read = method == "GET"
+        for level, words, place, find, read, write in _LEVELS:
             router.add(
-                f"{method} {level.path}/retention-policy{path}",
-                Needs(Right.READ, level.read) if is_read else Needs(Right.ADMIN, level.write),
-                summary.format(policy=level.words),
+                f"{method} {place}/retention-policy{path}",
+                Needs(Right.READ, read) if is_read else Needs(Right.ADMIN, write),
+                summary.format(policy=words),
                 *refusals,
-                name=f"{action}_{level.name}_policy",
-                dependencies=[Depends(level.find)],
+                name=f"{action}_{level}_policy",
+                dependencies=[Depends(find)],
                 **options,
             )(endpoint)
         return endpoint
 
     return add
+
+
+# The routes: each three times, for a model, a project, and all.
+
+_SAVED: Final[Any] = {"rules": {"__all__": {"saved"}}}
+
+_MOST_PENDING: Final = 10
+_FALLBACKS: Final = {
+    "model": "its project's and the default one apply, where there are any",
+    "project": "the default one applies, where there is any",
+    "default": "what no other policy says is kept for ever",
+}
+_AGELESS: Final = Clock(
+    instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
+    " `keep_input`. A time that stays the same is written TIMESTAMP('2026-11-01T00:00:00Z')"
+)
+
+
+@add_policy_route("GET", "get", "Read {policy}", 404)
+async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answer[ShownPolicy]:
+    """The policy in force, and what waits to begin; 404 where there is neither."""
+    await check_allowed(connection, access, of)
+    state = await policies.find_state(connection, of)
+    version = state.in_force or state.pending
+    if version is None:
+        raise NotFound(f"There is no retention policy of {of}: {_FALLBACKS[of.level]}.")
+    return Answer(show_state(of, version, state, warnings=()), revision=state.revision)
+
+
+@add_policy_route("GET /history", "history_of", "Versions of {policy}", 404)
+async def get_history(
+    page: InQuery[PageParameters], connection: Reading, access: Asking, of: PolicyOf
+) -> PageAnswer[ShownPolicyVersion]:
+    """Who set it, when, and what it was before: the newest first."""
+    await check_allowed(connection, access, of)
+    before = page.find_after(int)
+    versions = await policies.list_versions(connection, of, before=before, limit=page.limit + 1)
+    state = await policies.find_state(connection, of)
+    return page.answer(versions, partial(show_version, state=state), attrgetter("revision"))
+
+
+@add_policy_route("PUT", "set", "Set {policy}", 404, 501)
+async def put_policy(
+    body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf
+) -> Answer[ShownPolicy]:
+    """Set how long inputs, responses and inferences are kept; it applies to those stored
+    already, too. One that would delete any of them begins after a grace."""
+    lost, warnings = await _write(access, of, body, body.reason, if_match)
+    async with access.engine.connect() as connection:
+        state = await policies.find_state(connection, of)
+        newest, *_ = await policies.list_versions(connection, of, limit=1)
+    would_delete = _show_would_delete(lost)
+    shown = show_state(of, newest, state, warnings=warnings, would_delete=would_delete)
+    return Answer(shown, revision=state.revision)
+
+
+@add_policy_route("POST /preview", "preview", "What {policy} would delete", 404, 501)
+async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answer[PolicyPreview]:
+    """The same as setting it, without setting it; its token lets it begin at once."""
+    lost, resolved = await _estimate(access, of, body)
+    async with access.engine.connect() as connection:
+        revision = (await policies.find_state(connection, of)).revision
+        made_at = await policies.read_now(connection)
+    return Answer(
+        PolicyPreview(
+            would_delete=_show_would_delete(lost),
+            grace_seconds=_find_grace_seconds(access, lost),
+            token=preview.make_token(of, revision, _describe_request(body), made_at),
+            warnings=[] if resolved is None else list(resolved.warnings),
+        )
+    )
+
+
+@add_policy_route("DELETE", "remove", "Remove {policy}", 404, status=204)
+async def delete_policy(
+    why: InQuery[Reason], if_match: IfMatch, access: Asking, of: PolicyOf
+) -> Response:
+    """The next wider policy applies, or everything is kept; after a grace where that would
+    delete something."""
+    await _write(access, of, None, why.reason, if_match)
+    return Response(status_code=204)
+
+
+@add_policy_route(
+    "DELETE /pending", "revoke", "Take back {policy} before it begins", 404, status=204
+)
+async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Response:
+    """What waits to begin never does; what is in force stays so."""
+
+    async def build_body(connection: AsyncConnection) -> Body:
+        await check_allowed(connection, access, of, lock=True)
+        return await policies.describe_revocation(connection, of, expected=if_match)
+
+    note = _build_note(Action.POLICY_REVOKED, of)
+    await access.ledger.write("policy_revoked", build_body, actor=access.who, note=note)
+    return Response(status_code=204)
+
+
+async def _write(
+    access: Access,
+    owner: PolicyOwner,
+    body: PolicyBody | None,
+    reason: str | None,
+    expected: int | None,
+) -> tuple[Preview, Sequence[str]]:
+    """Write a change to the ledger before it takes effect; return what it deletes, and warnings.
+
+    `expected`: the revision that the policy must have now. Raises what refuses it.
+    """
+    lost, resolved = await _estimate(access, owner, body)
+    policy = None if resolved is None else resolved.policy
+
+    async def build_body(connection: AsyncConnection) -> Body:
+        registration = await check_allowed(connection, access, owner, lock=True)
+        state = await policies.find_state(connection, owner)
+        before = [version.policy for version in (state.in_force, state.pending) if version]
+        if _needs_override(policy, before):
+            access.require_over(Right.OVERRIDE, owner.level, owner.subject, registration)
+            if not reason:
+                why = "say why the minimum age is undercut, shortened or taken away"
+                raise Invalid.of("reason", why)
+        grace_seconds = _find_grace_seconds(access, lost)
+        if body is not None and body.effective == "now":
+            await _require_preview(connection, owner, body, state.revision)
+            grace_seconds = 0.0
+        return await policies.describe_change(
+            connection, owner, policy, grace_seconds=grace_seconds, expected=expected, reason=reason
+        )
+
+    kind = "policy_removed" if body is None else "policy_set"
+    await access.ledger.write(kind, build_body, actor=access.who, note=_note_version)
+    return lost, () if resolved is None else resolved.warnings
+
+
+def _find_grace_seconds(access: Access, lost: Preview) -> float:
+    return 0.0 if lost.is_harmless else access.settings.policy_grace_seconds
+
+
+def _note_version(version: PolicyVersion) -> Note:
+    policy, began = version.policy, version.effective_at.isoformat()
+    action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
+    rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
+    why = {} if version.reason is None else {"reason": version.reason}
+    about = {"revision": version.revision, "effective_at": began, **why, **rules}
+    return _build_note(action, version.of, **about)
+
+
+def _build_note(action: Action, owner: PolicyOwner, **detail: Any) -> Note:
+    whose = {"project_id": owner.subject} if owner.level == "project" else {}
+    model_id = owner.subject if owner.level == "model" else None
+    return Note(action, model_id, {"level": owner.level, **whose, **detail})
+
+
+def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
+    """Raise Invalid if the body is of another policy than the path: a path that a browser or a
+    proxy rewrote would change a wider one."""
+    for name, given, expected in (
+        ("level", body.level, owner.level),
+        ("id", body.id, owner.subject or None),
+    ):
+        if given != expected:
+            remedy = f"send {json.dumps(expected)}, or correct the path"
+            raise Invalid.of(name, f"the path is that of {owner}: {remedy}")
+
+
+async def _estimate(
+    access: Access, owner: PolicyOwner, body: PolicyBody | None
+) -> tuple[Preview, ResolvedPolicy | None]:
+    trees: list[Node | None] = []
+    if body is not None:
+        _check_owner(body, owner)
+        trees = [
+            await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
+            for number, rule in enumerate(body.rules)
+        ]
+    resolved, seconds = None, access.settings.query_timeout_seconds
+    async with querying(access) as connection:
+        await check_allowed(connection, access, owner)
+        if body is not None:
+            texts = [rule.filter if isinstance(rule.filter, str) else None for rule in body.rules]
+            rules = [
+                RequestedRule(rule, tree, text, rule.types)
+                for rule, tree, text in zip(body.rules, trees, texts, strict=True)
+            ]
+            resolved = await policies.resolve_policy(connection, owner, rules, body)
+        policy = None if resolved is None else resolved.policy
+        lost = await preview.preview_policy(
+            connection, owner, policy, lists=MemberLists(), seconds=seconds
+        )
+    if resolved is not None:
+        warnings = (*resolved.warnings, *_warn_of_pending(lost.pending))
+        resolved = replace(resolved, warnings=warnings)
+    return lost, resolved
+
+
+def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:
+    for version in pending[:_MOST_PENDING]:
+        what = "The removal of the policy" if version.policy is None else "The policy"
+        yield (
+            f"{what} of {version.of} is pending until {version.effective_at.isoformat()}:"
+            " `would_delete` counts it as if it had begun, and what it keeps is kept already."
+        )
+    if len(pending) > _MOST_PENDING:
+        yield f"{len(pending) - _MOST_PENDING} more pending policies are counted."
+
+
+def _describe_request(body: PolicyBody) -> str:
+    """Return the policy as it was requested: a token is bound to this."""
+    return body.model_dump_json(exclude={"effective", "token", "reason"})
+
+
+async def _require_preview(
+    connection: AsyncConnection, owner: PolicyOwner, body: PolicyBody, revision: int
+) -> None:
+    if body.token is None:
+        raise Invalid.of("token", "give that of the preview: without one nothing begins at once")
+    now = await policies.read_now(connection)
+    if not preview.is_preview_of(body.token, owner, revision, _describe_request(body), now):
+        raise PreconditionFailed(
+            "The token is of another policy or older than an hour, or a policy was set since:"
+            " preview it again.",
+            at="token",
+        )
+
+
+def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
+    if policy is not None and policy.undercuts_minimum_age:
+        return True
+    minimum_ages = [
+        policy_before.minimum_age for policy_before in before if policy_before is not None
+    ]
+    now = None if policy is None else policy.minimum_age
+    return any(
+        age is not None and (now is None or not is_never_longer(age, now)) for age in minimum_ages
+    )
+
+
+def _show_would_delete(result: Preview) -> WouldDelete:
+    return WouldDelete(
+        **{
+            f"{part}s": LossCount.show(loss, count=loss.inferences)
+            for part, loss in result.parts.items()
+        },
+        more_than_now=result.fresh,
+        exports=result.exports,
+        partial=result.cut,
+        examples=[
+            LossExample.show(row, model_id=model_id, decided_by=show_rule(rule))
+            for model_id, rule, row in result.examples
+        ],
+    )
+
+
+def show_rule(rule: EffectiveRule | None) -> DecidedBy | None:
+    """Make the answer about which rule it is."""
+    if rule is None:
+        return None
+    whose = describe_owner(rule.of)
+    return DecidedBy(level=rule.of.level, rule=rule.number, name=rule.rule.name, **whose)

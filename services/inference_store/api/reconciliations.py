@@ -17,7 +17,7 @@ from . import fields
 from .access import Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
-from .erasure_answers import ShownErasure, answer_requested
+from .erasures import ShownErasure, answer_requested
 from .fields import InQuery, PageAnswer, PageParameters
 from .routing import Router
 

@@ -143,8 +143,7 @@ def require_type(request: Request, offered: Sequence[str]) -> str:
     chosen = choose_type(accept, offered)
     if chosen is None:
         message = f"the route answers with no type that it names: send one of {', '.join(offered)}"
-        fault = Fault("header.accept", message, offered)
-        raise NotAcceptable(f"Accept: {message}.", faults=[fault])
+        raise NotAcceptable.of("header.accept", message, offered)
     return chosen
 
 

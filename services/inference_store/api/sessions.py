@@ -12,7 +12,7 @@ from fastapi import Request
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from inference_store.access import Action, Who
 from inference_store.access.credentials import Identity, Session, hash_session_id
@@ -33,7 +33,7 @@ from inference_store.platform.settings import ApiSettings
 
 from . import authentication
 from .access import Asking, Needs, Over
-from .answer import Answer, JsonAnswer, Shown
+from .answer import Answer, Shown
 from .authentication import Authenticator, find_client
 from .dependencies import Writing
 from .keys import ShownGrantedRights
@@ -133,7 +133,8 @@ async def start_session(connection: Writing, access: Asking) -> Answer[ShownSess
     """Start a session with the key or token of this request, for a browser: a cookie names it, and
     the page need not keep the key. It ends with the key. Programs send their key each time."""
     if access.caller is ANYONE:
-        raise Conflict("Access control is off: there is nothing to sign in to.")
+        detail = "Access control is off, so that there is nothing to sign in to: send no key."
+        raise Conflict(detail, at="header.authorization")
     if access.session is not None:  # or it could prolong itself
         raise Unauthorized("A session starts with a key or token: send `Authorization: Bearer`.")
     authenticator: Authenticator = access.app.authenticator
@@ -235,15 +236,6 @@ async def _end(request: Request, connection: AsyncConnection, client: str | None
         authenticator.sessions.forget(ended.id_hash)
 
 
-def list_routes() -> list[BaseRoute]:
-    """Return the routes; the OpenAPI has none of them, because programs do not sign in."""
-    return [
-        Route("/v1/session/ways", _list_ways, include_in_schema=False),
-        Route(BEGIN, _begin, include_in_schema=False),
-        Route(CALLBACK, _finish, include_in_schema=False),
-    ]
-
-
 async def _list_ways(request: Request) -> Response:
     authenticator: Authenticator = request.app.state.authenticator
     sign_in = authenticator.sign_in
@@ -252,7 +244,7 @@ async def _list_ways(request: Request) -> Response:
     device, client = None, to.oidc_device_client_id
     if to.auth != "off" and to.oidc_issuer is not None and client is not None:
         device = {"issuer": to.oidc_issuer, "client_id": client, "scopes": to.oidc_scopes}
-    return JsonAnswer({"oidc": oidc, "device": device})
+    return Answer({"oidc": oidc, "device": device})
 
 
 async def _begin(request: Request) -> Response:
@@ -302,3 +294,11 @@ def _lead_to_console(public_url: str, fault: str = "") -> Response:
     answer = RedirectResponse(url, _SEE_OTHER)
     authentication.clear_cookie(answer, name=_ATTEMPT)
     return answer
+
+
+ROUTES: Final = (
+    Route("/v1/session/ways", _list_ways, include_in_schema=False),
+    Route(BEGIN, _begin, include_in_schema=False),
+    Route(CALLBACK, _finish, include_in_schema=False),
+)
+"""For browsers: the OpenAPI has none of them, because programs do not sign in."""

@@ -33,12 +33,12 @@ from inference_store.export.columns import (
 )
 from inference_store.export.formats import FORMATS, Encoder
 from inference_store.index import key_registry
-from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.errors import Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS
 from inference_store.query.read import BLOBS
 
 from .access import Access
-from .answer import NAME, InferenceAnswer, encode_json, write_warnings
+from .answer import NAME, Answer, encode_json, write_warnings
 from .conditions import InferenceQuery
 from .dependencies import AdmissionControl, querying
 from .http import NDJSON, read_in_thread
@@ -113,10 +113,6 @@ class _PageSize:
             fitting = max(_LEAST_OF_A_PAGE, count * _PAGE_BYTES // bytes)
             self.size = min(_PAGE, 2 * self.size, fitting)
 
-    def shrink(self) -> None:
-        """Set the size of the next page beside ordinary requests."""
-        self.size = min(self.size, _PAGE_BESIDE_OTHERS)
-
 
 def _get_limit(body: InferenceQuery) -> int | None:
     if body.sample is not None:
@@ -168,10 +164,9 @@ async def answer_page_or_stream(
     request, app = access.request, access.app
     media_type = request.state.media_type
     if media_type not in _STREAMED:
-        return InferenceAnswer((await _ask_page(connection, access, body, ask)).body())
+        return Answer((await _ask_page(connection, access, body, ask)).body())
     if body.explain:
-        message = "a page's: a stream is many of them; ask without it, or for a page"
-        raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
+        raise Invalid.of("explain", "a stream has no explanation; ask without it, or for a page")
     access.require(Right.EXPORT)
     size = _PageSize.of(body)
 
@@ -212,7 +207,7 @@ async def _ask_page(
         return await ask(connection, access, body)
     if body.sample.size > _MOST_OF_A_PAGE:
         message = f"a page has at most {_MOST_OF_A_PAGE}: ask for a stream (Accept: {NDJSON})"
-        raise Invalid(f"sample.size: {message}.", faults=[Fault("sample.size", message)])
+        raise Invalid.of("sample.size", message)
     page = await ask(connection, access, body.model_copy(update={"limit": body.sample.size}))
     return replace(page, next=None)
 
@@ -227,7 +222,7 @@ async def _iterate_pieces(  # noqa: PLR0917
 ) -> AsyncIterator[bytes]:
     """Yield the stream in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
-    started = foreground.read_clock()  # its own request has left the foreground
+    started = foreground.clock()  # its own request has left the foreground
     try:
         while True:
             count, after = count + len(page.rows), page.next
@@ -240,7 +235,7 @@ async def _iterate_pieces(  # noqa: PLR0917
             for begin in range(0, len(content), _PIECE):
                 yield content[begin : begin + _PIECE]
             if await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=started):
-                size.shrink()
+                size.size = min(size.size, _PAGE_BESIDE_OTHERS)
             rest = size.size if most is None else most - count
             if after is None or rest <= 0:
                 ended = "complete" if after is None else "limit"

@@ -203,6 +203,7 @@ async def _find(
     if body.expected not in (None, len(found.uids)):
         raise Conflict(
             f"{len(found.uids)} inferences match now, and {body.expected} were expected: count them"
-            " again. Nothing was tagged."
+            " again. Nothing was tagged.",
+            at="expected",
         )
     return model, found.uids, missing, deadline

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking
-from inference_store.api.answer import JsonAnswer, Problem, Shown, build_body, encode_json
+from inference_store.api.answer import Answer, Problem, Shown, build_body, encode_json
 from inference_store.api.dependencies import looking_up
 from inference_store.api.http import (
     BYTES,
@@ -332,7 +332,7 @@ async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Aski
         )
     lines = [_format_line(uid, results[uid]) for uid in uids]
     if access.request.state.media_type == JSON:
-        return JsonAnswer({"items": lines})
+        return Answer({"items": lines})
     return Response(b"".join(encode_json(line) + b"\n" for line in lines), media_type=NDJSON)
 
 

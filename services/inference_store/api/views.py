@@ -14,7 +14,14 @@ from inference_store.access.rights import Right
 from inference_store.index import registrations, saved_views
 from inference_store.index.registrations import Registration
 from inference_store.index.saved_views import Look, SavedView, Shared
-from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotFound, NotKept
+from inference_store.inference.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    NotKept,
+    require_revision,
+)
 from inference_store.inference.field_docs import Body, ShortText, Text, instant
 from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.preparation import QueryRequest, check_request
@@ -112,12 +119,9 @@ class ViewChange(Body):
 
     def values(self) -> dict[str, Any]:
         """The fields that are given; null takes away what may be missing."""
-        given = self.model_dump(include=self.model_fields_set)
-        return {
-            name: value
-            for name, value in given.items()
-            if value is not None or name in ("filter", "time")
-        }
+        given = self.model_dump(exclude_unset=True)
+        kept = [name for name in given if given[name] is not None or name in {"filter", "time"}]
+        return {name: given[name] for name in kept}
 
 
 class ViewParameters(PageParameters):
@@ -209,7 +213,7 @@ async def change_view(
     model, view = await _lock(connection, access, view_id)
     given = body.values()
     _check_change(access, view, given)
-    saved_views.require_revision(view, if_match)
+    require_revision("The view", view.revision, if_match)
     await _check_question(connection, model.model, given)
     await saved_views.change(connection, model, view, given, by=access.caller.name)
     return await _answer_changed(connection, access, Action.VIEW_CHANGED, model, view_id)
@@ -222,7 +226,7 @@ async def delete_view(
     """Delete a view. One for a project needs the right `annotate` over its model."""
     model, view = await _lock(connection, access, view_id)
     _check_shared(access, view, view.shared)
-    saved_views.require_revision(view, if_match)
+    require_revision("The view", view.revision, if_match)
     await saved_views.remove(connection, view_id)
     await access.note(connection, Action.VIEW_DELETED, model, **_describe(view))
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""What all commands share: their arguments, settings and help, and how they end."""
+"""What all commands share: their arguments, settings, help and completion, and how they end."""
 
 import argparse
 import getpass
@@ -8,12 +8,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, TypeVar
 
 from pydantic import SecretStr
 
-from inference_store.inference.errors import SchemaBehind
+from inference_store.inference.errors import ObjectStoreUnavailable, SchemaBehind, StoreError
 from inference_store.inference.field_docs import field_docs
 from inference_store.platform import logs, traces
 from inference_store.platform.settings import (
@@ -26,7 +26,14 @@ from inference_store.platform.settings import (
 )
 from inference_store.platform.settings import read as read_settings
 
-from .closed_pipe import raise_if_reader_is_gone
+from .main import (
+    CLIENT_COMMANDS,
+    COMMANDS,
+    build_root_parser,
+    import_client_module,
+    import_command,
+    is_reader_gone,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -163,14 +170,63 @@ def _parse_whole(text: str, *, least: int) -> int:
 
 
 @contextmanager
-def require_postgres() -> Iterator[None]:
-    """Exit with a sentence if Postgres is unavailable in the body."""
+def exiting(*, refused: int = 1) -> Iterator[None]:
+    """Exit with a sentence if Postgres or the object store is unavailable in the body, with code 3,
+    or if something is refused."""
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 -- the proxy knows no database
 
     try:
         yield
+    except StoreError as error:
+        sentence, code = error.detail, refused
+    except ObjectStoreUnavailable as error:
+        sentence, code = f"The object store is unavailable: {error}"[:500], 3
     except (DBAPIError, OSError) as error:
-        raise_if_reader_is_gone(error)
-        sys.exit(
-            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
-        )
+        if isinstance(error, BrokenPipeError) and is_reader_gone():
+            raise  # no server is unavailable
+        migrate = "or not migrated (inference-store migrate)"
+        sentence, code = f"Postgres is unavailable, {migrate}: {error}"[:500], 3
+    else:
+        return
+    print(sentence, file=sys.stderr)
+    sys.exit(code)
+
+
+# `inference-store completion`: a script for a shell, made from the commands' own arguments.
+
+_SHELLS = ("bash", "zsh", "fish")
+_EPILOG = """examples:
+  cd ~/.local/share/bash-completion/completions && inference-store completion bash > inference-store
+  inference-store completion zsh > "${fpath[1]}/_inference-store"
+  inference-store completion fish > ~/.config/fish/completions/inference-store.fish
+"""
+
+
+def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("shell", choices=_SHELLS)
+
+
+def _complete(arguments: argparse.Namespace) -> int:
+    # No other command needs it.
+    import shtab  # noqa: PLC0415
+
+    print(shtab.complete(_all_commands(), arguments.shell))
+    return 0
+
+
+def _all_commands() -> argparse.ArgumentParser:
+    parser = build_root_parser()
+    commands = parser.add_subparsers(dest="command")
+    for name, sentence in COMMANDS.items():
+        command = commands.add_parser(name, help=sentence, description=sentence)
+        import_command(name).add_arguments(command)
+    for name, sentence in CLIENT_COMMANDS.items():
+        command = commands.add_parser(name, help=sentence, description=sentence)
+        with suppress(ModuleNotFoundError):
+            import_client_module("main").import_command(name).add_arguments(command)
+    return parser
+
+
+COMPLETION = Command(_complete, add_arguments=_add_completion_arguments)

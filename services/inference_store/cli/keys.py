@@ -7,8 +7,9 @@ Only the text of a key goes to standard output; everything else goes to standard
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -21,22 +22,21 @@ from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index import api_keys
 from inference_store.index.audit import note
 from inference_store.index.schema import migrated
-from inference_store.inference.errors import StoreError
 from inference_store.inference.nearest import counted
 
 from .command import (
     Command,
     DatabaseSettings,
+    exiting,
     find_cli_user,
     parse_name,
-    require_postgres,
     start_service,
 )
 
 _MOST_LISTED = 10_000
 T = TypeVar("T")
-# Returns a sentence for people and the text to print, once it is committed.
-Work = Callable[[AsyncConnection, Who], Awaitable[tuple[str, str]]]
+# A sentence for people, and a text to print.
+Said = tuple[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     over.add_argument("--model", action="append", default=[], help="a model; may be repeated")
     over.add_argument("--project", action="append", default=[], help="a project; may be repeated")
     over.add_argument("--everything", action="store_true", help="every model, and what has none")
-    create.add_argument("--expires", help="when, or after how long: 2027-06-01T00:00:00Z, P90D")
+    create.add_argument(
+        "--expires", type=_parse_instant, help="when, or after how long: 2027-06-01T00:00:00Z, P90D"
+    )
     commands.add_parser("list", help="list the keys, the newest first")
     rotate = commands.add_parser("rotate", help="give a key a new text and print it, this once")
     rotate.add_argument("id")
-    rotate.add_argument("--old-works", help="how long, or until when, the text before works on")
-    rotate.add_argument("--expires", help="when the key expires from now on")
+    works = "how long, or until when, the text before works on"
+    rotate.add_argument("--old-works", type=_parse_instant, help=works)
+    expires = "when the key expires from now on"
+    rotate.add_argument("--expires", type=_parse_instant, help=expires)
     revoke = commands.add_parser("revoke", help="let a key work no more")
     revoke.add_argument("id")
     confirm = commands.add_parser("confirm", help="let keys work that only a restored backup has")
@@ -64,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
-    sentence, printed = run_audited("keys", _WORK[arguments.what](arguments))
+    if arguments.what == "create":
+        arguments.grants = _read_grants(arguments)
+    sentence, printed = run_audited("keys", partial(_WORK[arguments.what], arguments))
     print(sentence, file=sys.stderr)
     print(printed, end="\n" if printed else "")
     return 0
@@ -81,66 +87,41 @@ def run_audited(command: str, work: Callable[[AsyncConnection, Who], Awaitable[T
         async with migrated(settings, command) as engine, engine.begin() as connection:
             return await work(connection, Who(f"cli:{find_cli_user()}", None))
 
-    try:
-        with require_postgres():
-            return asyncio.run(run_once())
-    except StoreError as refused:
-        sys.exit(refused.detail)
+    with exiting():
+        return asyncio.run(run_once())
 
 
-def _create(arguments: argparse.Namespace) -> Work:
-    grants, expires_at = _read_grants(arguments), _parse_instant(arguments.expires)
-
-    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        key, secret = await api_keys.create(
-            connection, arguments.name, grants, by=who.actor, expires_at=expires_at
-        )
-        grant_fields = [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
-        await note(connection, who, Action.KEY_CREATED, key=key.id, grants=grant_fields)
-        return _describe_key(key), secret.text
-
-    return work
+async def _create(arguments: argparse.Namespace, connection: AsyncConnection, who: Who) -> Said:
+    key, secret = await api_keys.create(
+        connection, arguments.name, arguments.grants, by=who.actor, expires_at=arguments.expires
+    )
+    grant_fields = [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
+    await note(connection, who, Action.KEY_CREATED, key=key.id, grants=grant_fields)
+    return _describe_key(key), secret.text
 
 
-def _rotate(arguments: argparse.Namespace) -> Work:
-    old_works_until = _parse_instant(arguments.old_works)
-    expires_at = _parse_instant(arguments.expires)
-
-    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        key, secret = await api_keys.rotate(
-            connection,
-            arguments.id,
-            by=who.actor,
-            old_works_until=old_works_until,
-            expires_at=expires_at,
-        )
-        until = None if old_works_until is None else old_works_until.isoformat()
-        await note(connection, who, Action.KEY_ROTATED, key=key.id, old_works_until=until)
-        return _describe_key(key), secret.text
-
-    return work
+async def _rotate(arguments: argparse.Namespace, connection: AsyncConnection, who: Who) -> Said:
+    ends = {"old_works_until": arguments.old_works, "expires_at": arguments.expires}
+    key, secret = await api_keys.rotate(connection, arguments.id, by=who.actor, **ends)
+    until = None if arguments.old_works is None else arguments.old_works.isoformat()
+    await note(connection, who, Action.KEY_ROTATED, key=key.id, old_works_until=until)
+    return _describe_key(key), secret.text
 
 
-def _revoke(arguments: argparse.Namespace) -> Work:
-    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        key = await api_keys.revoke(connection, arguments.id, by=who.actor)
-        await note(connection, who, Action.KEY_REVOKED, key=key.id)
-        return f"The key {key.id} ({key.name}) is revoked.", ""
-
-    return work
+async def _revoke(arguments: argparse.Namespace, connection: AsyncConnection, who: Who) -> Said:
+    key = await api_keys.revoke(connection, arguments.id, by=who.actor)
+    await note(connection, who, Action.KEY_REVOKED, key=key.id)
+    return f"The key {key.id} ({key.name}) is revoked.", ""
 
 
-def _confirm(arguments: argparse.Namespace) -> Work:
-    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        for id in arguments.id:
-            key = await api_keys.confirm(connection, id, by=who.actor)
-            await note(connection, who, Action.KEY_CONFIRMED, key=key.id)
-        return f"{counted(len(arguments.id), 'key')} confirmed.", ""
-
-    return work
+async def _confirm(arguments: argparse.Namespace, connection: AsyncConnection, who: Who) -> Said:
+    for id in arguments.id:
+        key = await api_keys.confirm(connection, id, by=who.actor)
+        await note(connection, who, Action.KEY_CONFIRMED, key=key.id)
+    return f"{counted(len(arguments.id), 'key')} confirmed.", ""
 
 
-async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
+async def _list(_: argparse.Namespace, connection: AsyncConnection, _who: Who) -> tuple[str, str]:
     keys = await api_keys.listed(connection, limit=_MOST_LISTED)
     lines = []
     for key in keys:
@@ -170,10 +151,8 @@ def _read_grants(arguments: argparse.Namespace) -> list[Grant]:
         raise SystemExit(f"{wrong.errors()[0]['msg']} (--role or --rights).") from None
 
 
-def _parse_instant(text: str | None) -> datetime | None:
-    """Return the instant in a text, or a duration after now. Exits if the text is neither."""
-    if text is None:
-        return None
+def _parse_instant(text: str) -> datetime | None:
+    """Parse an instant, or a duration after now. Raises ArgumentTypeError if it is neither."""
     try:
         if text.upper().startswith("P"):
             duration = parse_duration(text)
@@ -182,7 +161,8 @@ def _parse_instant(text: str | None) -> datetime | None:
             return None if duration is None else now + (now - duration.before(now))
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise SystemExit(f"{text!r} is no time: 2027-06-01T00:00:00Z, or P90D.") from None
+        message = f"{text!r} is no time: 2027-06-01T00:00:00Z, or P90D"
+        raise argparse.ArgumentTypeError(message) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
@@ -204,9 +184,9 @@ def _describe_rights(key: ApiKey) -> str:
     return "; ".join(map(describe, key.grants))
 
 
-_WORK: Mapping[str, Callable[[argparse.Namespace], Work]] = {
+_WORK = {
     "create": _create,
-    "list": lambda _: _list,
+    "list": _list,
     "rotate": _rotate,
     "revoke": _revoke,
     "confirm": _confirm,

@@ -3,14 +3,13 @@
 import argparse
 import gc
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from .closed_pipe import CLOSED_PIPE, is_reader_gone
 
 if TYPE_CHECKING:  # it imports the settings, which `--help` does not need
     from .command import Command
@@ -36,6 +35,7 @@ COMMANDS = {
 }
 _MODULES = {
     **dict.fromkeys(("migrate", "distribute", "resume", "parked"), "database"),
+    "completion": "command",
     **dict.fromkeys(("certificates", "ledger", "audit"), "proof"),
     **dict.fromkeys(("doctor", "reconcile"), "upkeep"),
     **dict.fromkeys(("api", "ingester", "proxy", "retention"), "serve"),
@@ -54,6 +54,10 @@ CLIENT_COMMANDS = {
     "exports": "List the store's exports; get, cancel or restart one, or list what was erased.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
 }
+
+
+_CLOSED_PIPE = 141
+"""What shells know a command by whose reader of standard output has gone, as in `| head`."""
 
 
 class _Version(argparse.Action):
@@ -96,8 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise  # another pipe or socket is broken
         # The reader has enough, such as `| head`: the rest must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
+        return _CLOSED_PIPE
     return ended
+
+
+def is_reader_gone() -> bool:
+    """Return whether the reader of standard output is gone."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def import_command(name: str) -> "Command":

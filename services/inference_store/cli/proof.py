@@ -11,9 +11,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
-from sqlalchemy.exc import DBAPIError
-
-from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure import audit_chain, certificates
 from inference_store.erasure.audit_chain import Verdict
 from inference_store.erasure.ledger import Ledger
@@ -40,12 +37,6 @@ from inference_store.erasure.proofs import (
 )
 from inference_store.export.erased import ExportRecheck
 from inference_store.index.schema import migrated
-from inference_store.inference.errors import (
-    LedgerDiverged,
-    NotFound,
-    ObjectStoreUnavailable,
-    Unavailable,
-)
 from inference_store.inference.nearest import counted
 from inference_store.objects import Blobs
 from inference_store.objects.listing import inventory
@@ -54,10 +45,10 @@ from inference_store.platform.settings import BlobSettings, CertificateSettings
 from .command import (
     Command,
     DatabaseSettings,
+    exiting,
     find_cli_user,
     parse_limit,
     parse_number,
-    require_postgres,
     start_service,
 )
 
@@ -130,11 +121,8 @@ def run_certificates(arguments: argparse.Namespace) -> int:
         print(key.pem, end="")
         return 0
     settings = start_service(_CertificatesSettings, "certificates")
-    try:
-        with require_postgres():
-            return asyncio.run(_run_certificates(settings, arguments))
-    except ObjectStoreUnavailable as error:
-        sys.exit(f"The object store is unavailable: {error}"[:500])
+    with exiting():
+        return asyncio.run(_run_certificates(settings, arguments))
 
 
 async def _run_certificates(settings: _CertificatesSettings, arguments: argparse.Namespace) -> int:
@@ -157,7 +145,7 @@ async def _run_certificates(settings: _CertificatesSettings, arguments: argparse
 async def _copy(settings: _CertificatesSettings, ledger: Ledger, folder: Path) -> int:
     try:
         count = await copy_signed(ledger, _make_head(settings), folder)
-    except (LedgerDiverged, NotSigned, OSError) as why:
+    except (NotSigned, OSError) as why:
         sys.exit(str(why))
     print(f"{counted(count, 'document')} copied.", file=sys.stderr)
     return 0
@@ -192,7 +180,7 @@ async def _match(
             is_of = is_of_filter(certificate, keys, arguments.filter)
         else:
             is_of = is_of_subject(certificate, keys, *arguments.subject, type=arguments.type)
-    except (NotFound, KeyNotGiven) as why:
+    except KeyNotGiven as why:
         sys.exit(str(why))
     print(f"Certificate {arguments.number} is {'' if is_of else 'not '}of it.", file=sys.stderr)
     return 0 if is_of else 1
@@ -209,8 +197,6 @@ async def _restart_certificates(
         document = await certificates.introduce_key(ledger, keys, by=by, lost=reason)
     except BrokenChain as why:
         sys.exit(str(why))
-    except Unavailable as why:
-        sys.exit(why.detail)
     assert document is not None
     print(
         f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.",
@@ -273,8 +259,6 @@ async def _find_failures(
 #
 # Entries go to standard output, one JSON object a line; everything else goes to standard error.
 
-_DIVERGED = 1
-_UNAVAILABLE = 3
 _AFTER_A_RESTORE = """If Postgres was restored from a backup:
 - all sessions have ended, and API keys are as they were last. A key that the ledger does not know
   works once you confirm it: `inference-store keys list`, `inference-store keys confirm ID`;
@@ -307,18 +291,8 @@ def run_ledger(arguments: argparse.Namespace) -> int:
     """Run the subcommand; return 1 if bucket and Postgres diverge, with the remedy, and 3 if one is
     unavailable."""
     settings = start_service(_LedgerSettings, "ledger")
-    try:
+    with exiting():
         return asyncio.run(_run_ledger(settings, arguments))
-    except LedgerDiverged as error:
-        _say(error.detail)
-        return _DIVERGED
-    except ObjectStoreUnavailable as error:
-        _say(f"The object store is unavailable: {error}")
-        return _UNAVAILABLE
-    except (DBAPIError, OSError) as error:
-        raise_if_reader_is_gone(error)
-        _say(f"Postgres is unavailable: {error}"[:500])
-        return _UNAVAILABLE
 
 
 async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) -> int:
@@ -381,11 +355,8 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
 def run_audit(arguments: argparse.Namespace) -> int:
     """Print each failure on a line of standard output; return 1 if there is one."""
     settings = start_service(_LedgerSettings if arguments.ledger else DatabaseSettings, "audit")
-    try:
-        with require_postgres():
-            verdict, faults = asyncio.run(_verify_audit(settings))
-    except ObjectStoreUnavailable as error:
-        sys.exit(str(error))
+    with exiting():
+        verdict, faults = asyncio.run(_verify_audit(settings))
     for fault in faults:
         print(f"the ledger: {fault}")
     for failure in verdict.failures:

@@ -16,12 +16,10 @@ from uuid import UUID
 import orjson
 from pydantic import ValidationError
 from sqlalchemy import func
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.access.rights import read_roles
-from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import RECONCILING, open_election
 from inference_store.erasure.progress import ENDED, Erasure, find_erasure
@@ -29,7 +27,6 @@ from inference_store.erasure.progress import FINAL as FINAL_ERASURE
 from inference_store.index.audit import note
 from inference_store.index.database import create_engine
 from inference_store.index.schema import migrated
-from inference_store.inference.errors import ObjectStoreUnavailable, StoreError
 from inference_store.inference.nearest import counted
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.objects import Blobs
@@ -47,7 +44,7 @@ from inference_store.platform.settings import (
     sentences,
 )
 
-from .command import Command, find_cli_user, parse_positive_seconds, start_service
+from .command import Command, exiting, find_cli_user, parse_positive_seconds, start_service
 
 # 1: it works and will cause trouble; 2: it does not work
 _CODES = {State.OK: 0, State.WARNING: 1, State.FAILED: 2}
@@ -199,18 +196,8 @@ def run_reconcile(arguments: argparse.Namespace) -> int:
         print("--report goes with --repair erase, and without --model.", file=sys.stderr)
         return 2
     settings = start_service(_Settings, "reconcile")
-    try:
+    with exiting(refused=2):
         return asyncio.run(_Command(settings, arguments).run())
-    except ObjectStoreUnavailable as error:
-        print(
-            f"The object store is unavailable; the same command goes on: {error}", file=sys.stderr
-        )
-    except StoreError as wrong:
-        print(wrong.detail, file=sys.stderr)
-    except (DBAPIError, OSError) as error:
-        raise_if_reader_is_gone(error)
-        print(f"Postgres is unavailable; the same command goes on: {error}", file=sys.stderr)
-    return 2
 
 
 class _Command:

@@ -29,7 +29,7 @@ from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.model_numbers import former
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import policy_version, registration
-from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
+from inference_store.inference.errors import Conflict, NotFound, require_revision
 from inference_store.inference.events import InferenceEvent
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.nearest import MOST_COMPARED, nearest
@@ -310,9 +310,8 @@ async def put(
         return await put(connection, model_id, details, revision=revision, must_be_new=must_be_new)
     if row is not None and must_be_new:
         raise Conflict(f"The model {model_id!r} has just been registered: try again.")
-    if row is None or revision not in (None, row.revision):
-        present = 0 if row is None else row.revision
-        raise PreconditionFailed(f"The registration has revision {present}, not {revision}.")
+    require_revision("The registration", 0 if row is None else row.revision, revision)
+    assert row is not None, "it has no revision but 0"
     # a change of one that is to be removed keeps it
     by = "api" if row.registered_by == GOES else row.registered_by
     return await _change(connection, row.model, registered_by=by, **details.values), False

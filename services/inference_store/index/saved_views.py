@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import AccessScope
 from inference_store.index.registrations import Registration, match_registrations
-from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
+from inference_store.inference.errors import Conflict, NotFound
 from inference_store.inference.field_docs import Hidden, Stored
 
 from .tables import registration, saved_view
@@ -131,12 +131,6 @@ async def remove(connection: AsyncConnection, id: UUID) -> None:
     await connection.execute(delete(saved_view).where(_HERE.id == id))
 
 
-def require_revision(view: SavedView, expected: int | None) -> None:
-    """Raise PreconditionFailed if the view has another revision than the expected one."""
-    if expected is not None and expected != view.revision:
-        raise PreconditionFailed(f"The view has revision {view.revision}, not {expected}.")
-
-
 def _select(by: str, within: AccessScope) -> Select[Any]:
     names = [name for name in SavedView.model_fields if name in _HERE]
     query = select(
@@ -159,7 +153,8 @@ async def _require_free_name(
         whose = "you have" if shared == "private" else "its project has"
         raise Conflict(
             f"Of this model {whose} a view {name!r} already: choose another name, or change that"
-            " view."
+            " view.",
+            at="name",
         )
 
 
@@ -177,4 +172,5 @@ async def _require_room(
         query = query.where(own if model.project_id is None else _HERE.model.in_(models))
     if int(await connection.scalar(query) or 0) >= most:
         whose = "You have" if shared == "private" else "The project has"
-        raise Conflict(f"{whose} {most} saved views, which is the most: delete one first.")
+        detail = f"{whose} {most} saved views, which is the most: delete one first."
+        raise Conflict(detail, at="shared")

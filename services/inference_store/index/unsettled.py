@@ -256,7 +256,8 @@ async def _change(
     if row is not None:
         return _build_event(row)
     event = await get(connection, id, kind)
-    raise Conflict(f"{kind} {id} is {event.state}, not {allowed[0]}")
+    remedy = f"this is possible only while it is {allowed[0]}"
+    raise Conflict(f"The {kind} {id} is {event.state}: {remedy}.")
 
 
 async def find_due(connection: AsyncConnection, *, limit: int) -> list[UnsettledEvent]:

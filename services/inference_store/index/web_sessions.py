@@ -1,5 +1,6 @@
 """Sessions of browsers: started, read, kept alive, ended. Of their ids only hashes are kept."""
 
+import secrets
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -33,7 +34,7 @@ async def start(
     used = select(here.id_hash).where(here.caller == identity.caller)
     over = used.order_by(here.used_at.desc(), here.id_hash).offset(MOST_OF_ONE - 1)
     await connection.execute(delete(web_session).where(here.id_hash.in_(over)))
-    now, id = datetime.now(UTC), credentials.new_session_id()
+    now, id = datetime.now(UTC), secrets.token_urlsafe(32)
     expires_at = now + timedelta(seconds=seconds)
     if identity.expires_at is not None:
         expires_at = min(expires_at, identity.expires_at)

@@ -7,7 +7,7 @@ sentence for the docs.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,16 @@ class StoreError(Exception):
         cls.type = type or re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
         cls.title = title or cls.title
 
-    def __init__(self, detail: str, *, faults: Sequence[Fault] = ()) -> None:
+    def __init__(self, detail: str, *, faults: Sequence[Fault] = (), at: str | None = None) -> None:
+        """`at`: the one field or header that all of `detail` is about, instead of `faults`."""
         super().__init__(detail)
         self.detail = detail
-        self.faults = tuple(faults)
+        self.faults = tuple(faults) if at is None else (Fault(at, detail),)
+
+    @classmethod
+    def of(cls, path: str, message: str, known: Sequence[str] = ()) -> Self:
+        """Return the refusal of one thing in what was asked."""
+        return cls(f"{path}: {message}.", faults=[Fault(path, message, known)])
 
 
 class Invalid(StoreError, status=422, type="invalid-request", title="The request makes no sense"):
@@ -136,7 +142,8 @@ class Gone(StoreError, status=410, title="It has been deleted"):
 
 
 class Conflict(StoreError, status=409, title="The present state does not allow this"):
-    """Someone was faster, the name is not unique, or it is still in use."""
+    """Someone was faster, the name is not unique, or it is still in use; `errors` names the field,
+    or the part of the path, and the remedy."""
 
 
 class HeldByHold(Conflict, type="held", title="A legal hold keeps it"):
@@ -148,7 +155,15 @@ class HoldUnreadable(Conflict, title="A legal hold cannot be evaluated"):
 
 
 class PreconditionFailed(StoreError, status=412, title="It has changed since you read it"):
-    """`If-Match` names another revision than the present one: read again, then retry."""
+    """`If-Match` names another revision than the present one, or `token` an older preview; `errors`
+    names which: read again, then retry."""
+
+
+def require_revision(what: str, present: int, expected: int | None) -> None:
+    """Raise PreconditionFailed if `expected`, the revision of If-Match, is not the present one."""
+    if expected not in (None, present):
+        detail = f"{what} has revision {present}, not {expected}: read it again, and send its ETag."
+        raise PreconditionFailed(detail, at="header.if-match")
 
 
 class TooLarge(StoreError, status=413, title="The body is too large"):

@@ -4,7 +4,7 @@ It runs on the event loop, beside all other requests: so names are short and few
 cheap. A name that is longer than any plausible one gets no suggestion.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -63,9 +63,18 @@ def describe_nearest(near: Sequence[str], known_names: Sequence[str]) -> str:
     return f"the nearest are {', '.join(near)}" if near else describe_known((), known_names)
 
 
-def list_warnings(names: Sequence[str], describe: Callable[[str], str]) -> list[str]:
-    """Return a warning for each of the first names, and one that counts the rest."""
-    warnings = [describe(name) for name in names[:MOST_WARNED]]
+def describe_alike(near: Sequence[str]) -> str:
+    """Return the rest of a refusal's sentence, with the nearest names."""
+    return f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
+
+
+def list_warnings(beginning: str, names: Sequence[str], known_names: Collection[str]) -> list[str]:
+    """Return a warning for each of the first unknown names, and one that counts the rest."""
+    warnings = []
+    for name in names[:MOST_WARNED]:
+        near = nearest(name, known_names, limit=3)
+        hint = f" The nearest are {', '.join(near)}." if near else ""
+        warnings.append(f"{beginning} {shortened(name)}.{hint}")
     more = len(names) - len(warnings)
     return [*warnings, f"And {more:,} more are not there."] if more else warnings
 

@@ -10,13 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.key_registry import Models, of_models
 from inference_store.index.tables import label, model_label
-from inference_store.inference.nearest import (
-    LONGEST,
-    MOST_COMPARED,
-    list_warnings,
-    nearest,
-    shortened,
-)
+from inference_store.inference.nearest import LONGEST, MOST_COMPARED, list_warnings
 from inference_store.query.deadline import ScanRange, has_marks, range_of_time
 
 from .conditions import (
@@ -89,13 +83,8 @@ async def warn_of_unknown_labels(
     names_of_models = sorted(
         (await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars()
     )
-    return list_warnings(missing, lambda name: _make_warning(name, names_of_models))
-
-
-def _make_warning(name: str, names: Sequence[str]) -> str:
-    near = nearest(name, names, limit=3)
-    suggestion = f" The nearest are {', '.join(near)}." if near else ""
-    return f"No prediction of this model has the label {shortened(name)}.{suggestion}"
+    beginning = "No prediction of this model has the label"
+    return list_warnings(beginning, missing, names_of_models)
 
 
 async def check_request(

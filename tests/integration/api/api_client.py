@@ -36,6 +36,12 @@ class Api(httpx.AsyncClient, Database):
         # settings of the retention service that the api does not have
         self.retention: dict[str, Any] = {}
 
+    async def request(self, *args: Any, **more: Any) -> httpx.Response:
+        """Return an answer; every 409 and 412 names what has to be different."""
+        answer = await super().request(*args, **more)
+        assert answer.status_code not in (409, 412) or answer.json()["errors"], answer.text
+        return answer
+
     async def call(
         self, method: str, path: str, body: Any = None, *, status: int | None = None, **more: Any
     ) -> Any:

@@ -149,7 +149,6 @@ _MUST_SUCCEED = (
     "erasures",
     "certificates",
     "reconciliations",
-    "inferences/delete",
     "views",
 )
 _Reached = set[tuple[str, str]]

@@ -37,7 +37,8 @@ async def test_the_slower_of_two_is_told(api: Api) -> None:
         revision = (await api.read(read))["revision"]
         headers = {"If-Match": f'"{revision}"'}
         await api.call(method, read + suffix.partition("?")[0], body, status=200, headers=headers)
-        await api.call(late, read + suffix, late_body, status=412, headers=headers)
+        refused = await api.call(late, read + suffix, late_body, status=412, headers=headers)
+        assert refused["errors"][0]["path"] == "header.if-match", late
         assert (await api.read(read))["revision"] == revision + 1, (read, late)
 
 

@@ -123,12 +123,12 @@ _ERRORS = [
     (
         ["query", MODEL, "--columns", "top_scor"],
         1,
-        "There is no field 'top_scor'; the nearest are top_score, top_label; the page /reference",
+        "there is no field 'top_scor'; the nearest are top_score, top_label; /reference lists",
     ),
     (
         ["query", MODEL, "--columns", "frame_number"],
         1,
-        "none is spelt alike; the page /reference of the api lists all; a metadata key is written",
+        "none is spelt alike; /reference lists all; a metadata key is written",
     ),
     (
         ["query", MODEL, "--columns", "ok,metadata.frame_numer"],

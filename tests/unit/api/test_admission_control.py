@@ -192,7 +192,7 @@ async def serve(app: ASGIApp, foreground: Foreground) -> list[Message]:
 
 
 async def is_idle(foreground: Foreground) -> bool:
-    return not await foreground.wait_until_idle(0, since=foreground.read_clock())
+    return not await foreground.wait_until_idle(0, since=foreground.clock())
 
 
 async def test_a_request_leaves_when_its_answer_begins() -> None:

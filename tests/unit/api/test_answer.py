@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from inference_store.api.answer import (
     NAME,
-    JsonAnswer,
+    Answer,
     build_problem,
     encode_json,
     find_refusal,
@@ -48,7 +48,7 @@ from inference_store.query.deadline import OutOfTime, Overloaded
 
 def test_times_numbers_and_odd_text() -> None:
     text, number = escape_text("\ud800\0"), Decimal("1E+400")
-    answer = JsonAnswer({"at": datetime(2026, 11, 1, tzinfo=UTC), "number": number, "text": text})
+    answer = Answer({"at": datetime(2026, 11, 1, tzinfo=UTC), "number": number, "text": text})
     body = bytes(answer.body)
     assert b'"at":"2026-11-01T00:00:00.000000Z"' in body
     assert b'"number":1E+400' in body

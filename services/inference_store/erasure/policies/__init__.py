@@ -28,8 +28,8 @@ from inference_store.inference.errors import (
     Fault,
     Invalid,
     NotFound,
-    PreconditionFailed,
     StoreError,
+    require_revision,
 )
 from inference_store.query.cql2 import Node, to_text
 from inference_store.query.filters.certain import names_project, save
@@ -145,10 +145,7 @@ async def _find_expected(
     `expected`: the revision that it must have now. Raises PreconditionFailed.
     """
     state = await find_state(connection, owner)
-    if expected is not None and state.revision != expected:
-        raise PreconditionFailed(
-            f"the retention policy of {owner} has revision {state.revision}, not {expected}"
-        )
+    require_revision(f"The retention policy of {owner}", state.revision, expected)
     return state
 
 

@@ -23,6 +23,7 @@ from inference_store.inference.nearest import (
     LONGEST,
     MOST_WARNED,
     counted,
+    describe_alike,
     describe_nearest,
     nearest,
     shortened,
@@ -46,7 +47,7 @@ def meaningless(node: Node, message: str, suggestions: Sequence[str] = ()) -> Re
 
 def unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
     """Return the error for a metadata key that no requested model has."""
-    nearest = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
+    nearest = describe_alike(near)
     if len(name) > LONGEST:
         nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"
     message = f"there is no metadata key {shortened(name)}; {nearest}"

@@ -111,7 +111,6 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/erasures"): Row(READ, SOME, 200),
     ("GET", "/v1/erasures/{erasure_id}"): Row(READ, SOME, 200),
     ("POST", f"{_M}/erasures"): Row(DELETE, MODEL, 202, {"filter": "NOT ok"}),
-    ("POST", f"{_M}/inferences/delete"): Row(DELETE, MODEL, 202, {"inference_ids": ["one"]}),
     ("POST", "/v1/erasures"): Row(DELETE, SOME, 202, {"filter": "ok"}),
     ("POST", "/v1/erasures/{erasure_id}/cancel"): Row(DELETE, SOME, 202),
     ("POST", "/v1/erasures/{erasure_id}/give-up"): Row(DELETE, SOME, 409, {"reason": "over"}),
