@@ -371,7 +371,6 @@ _KINDS: Final[dict[str, Kind]] = {
     MATCHED: Kind.BOOL,
 }
 """Those of the other members are floats."""
-_STORED: Final = frozenset(PREDICTION_FIELDS) - {MATCHED}
 
 
 def predictions_column(parts: Collection[str]) -> Column:
@@ -418,7 +417,7 @@ class Columns:
                 Column(f"bytes.{blob}", Kind.BYTES) for blob in BLOBS if blob in blobs.copied
             ],
             metadata=choose_columns(keys, None) if "metadata" in include else None,
-            predictions=predictions_column(_STORED) if "predictions" in include else None,
+            predictions=predictions_column(()) if "predictions" in include else None,
         )
 
     def list_all(self) -> list[Column]:

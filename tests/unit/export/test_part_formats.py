@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from inference_store.api.inference_models import FieldSelection
 from inference_store.api.inference_pages import AnsweredPage
 from inference_store.api.streams import LineStream
-from inference_store.export import part_formats
+from inference_store.export import part_writing
 from inference_store.export.columns import Column, Columns, Kind, Row, Values
 from inference_store.export.listing import MOST_LISTS, ListLimits, cut_lists
 from inference_store.export.part_formats import (
     PART_FORMATS,
     CopyLimits,
-    CopySource,
     PartFormat,
     find_suffix,
 )
+from inference_store.export.part_writing import CopySource
 from inference_store.index import tables
 from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.inference.errors import BlobMissing, Invalid
@@ -366,7 +366,7 @@ def test_batches_do_not_depend_on_the_reads(sizes: list[int | None], ends: list[
     assert all((size or 0) + total > 2 * _LIMITS.part - 6 * _MEBIBYTE for size in left_out)
     for batch in batches:
         held = sum(size or 0 for row in batch for size in row)
-        assert held <= part_formats._BATCH_BYTES or len(batch) == 1
+        assert held <= part_writing._BATCH_BYTES or len(batch) == 1
 
 
 @given(
