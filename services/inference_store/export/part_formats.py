@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -23,7 +22,6 @@ from inference_store.export.columns import (
     format_inference,
 )
 from inference_store.export.formats import ArrowEncoder, CsvEncoder, Encoder
-from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.layout import find_image_type
 from inference_store.platform.json_encoding import encode_json
 from inference_store.query.read import BLOBS
@@ -65,22 +63,13 @@ class PartFormat:
             "copy": ChosenBlobs(copied=self.copied),
         }[choice]
 
-    def check_blobs(self, choice: BlobChoice) -> None:
-        """Raise Invalid for copies in a format that cannot have them."""
-        if choice != "copy" or self.copied:
-            return
-        others = ", ".join(format.name for format in PART_FORMATS.values() if format.copied)
-        message = f"{self.name} has no copies of blobs: choose none or links, or {others}"
-        raise Invalid(f"blobs: {message}.", faults=[Fault("blobs", message)])
-
-    def check_installed(self) -> None:
-        """Raise Invalid if the format needs an extra that is not installed."""
-        with suppress(ModuleNotFoundError):  # of the package that it is in
-            if self.needed is None or find_spec(self.needed) is not None:
-                return
-        remedy = f"install inference-store[{self.name}], or choose another format"
-        message = f"{self.name} needs a package that this server does not have: {remedy}"
-        raise Invalid(f"format: {message}.", faults=[Fault("format", message)])
+    @property
+    def is_installed(self) -> bool:
+        """Whether what it needs is installed."""
+        try:
+            return self.needed is None or find_spec(self.needed) is not None
+        except ModuleNotFoundError:  # of the package that it is in
+            return False
 
 
 class CopyLimits(NamedTuple):
@@ -321,11 +310,7 @@ _BOTH: Final = ("data", "response")
 """The metadata blob is not copied: the metadata are in columns, and the rest of it is input."""
 
 
-def _table(*formats: PartFormat) -> Mapping[str, PartFormat]:
-    return MappingProxyType({format.name: format for format in formats})
-
-
-PART_FORMATS: Final = _table(
+_ALL: Final = (
     PartFormat(
         "parquet",
         "application/vnd.apache.parquet",
@@ -359,4 +344,5 @@ PART_FORMATS: Final = _table(
         linked=("data",),
     ),
 )
+PART_FORMATS: Final[Mapping[str, PartFormat]] = {format.name: format for format in _ALL}
 """By name. Parquet holds a row group in memory; the others hold a page."""

@@ -27,9 +27,11 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import structlog
+from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export import jobs
+from inference_store.index.tables import export_part
 from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.layout import EXPORTS
@@ -48,9 +50,7 @@ from .jobs import (
     ExportJob,
     Part,
     State,
-    end_removed,
     finish_job,
-    load_keys,
     read_model_id,
     recount,
 )
@@ -83,14 +83,15 @@ async def write_part(
         uids = await jobs.read_members(connection, part.export, part.number)
     if not uids:
         async with engine.begin() as connection:
-            await jobs.end_empty(connection, part)
+            await jobs.change_part(connection, part, "removed", storage_key=None)
             await recount(connection, part.export)
         return 0
     format = PART_FORMATS[job.format]
     name = jobs.make_part_key(part.export, part.number, format.suffix)
     key = StorageKey(blobs.buckets.default, name)
     async with engine.begin() as connection:
-        if not await jobs.begin_part(connection, part, str(key)):
+        # before the object is written, so that whoever erases a member deletes it
+        if not await jobs.change_part(connection, part, "writing", storage_key=str(key)):
             return 0
     part = part.model_copy(update={"state": "writing", "storage_key": str(key)})
     failpoint("export.write.named")
@@ -107,13 +108,15 @@ async def write_part(
         failpoint("export.write.after")
         async with engine.begin() as connection:
             # whether the commit succeeds or not: Postgres names the key until an erasure deletes it
-            is_written = await jobs.end_part(
+            is_written = await jobs.change_part(
                 connection,
                 part,
+                "written",
+                written_at=func.now(),
                 rows=encoded.rows,
                 bytes=size,
                 sha256=sha256,
-                gone=len(uids) - encoded.rows,
+                gone=export_part.c.gone + len(uids) - encoded.rows,
                 missing=encoded.missing,
             )
             await recount(connection, job.id)
@@ -140,7 +143,7 @@ async def _clear(engine: AsyncEngine, blobs: Blobs, part: Part) -> Part:
         return part
     await _delete(blobs, parse_stored(part.storage_key))
     async with engine.begin() as connection:
-        await jobs.begin_part(connection, part, None)
+        await jobs.change_part(connection, part, "listed", storage_key=None)
     return part.model_copy(update={"state": "listed", "storage_key": None})
 
 
@@ -204,7 +207,7 @@ async def _encode_part(  # noqa: PLR0917
     errors of the database."""
     format = PART_FORMATS[job.format]
     chosen = format.choose_blobs(job.blob_choice)
-    columns = Columns.of(job.document["include"], load_keys(job.document["keys"]), chosen)
+    columns = Columns.of(job.document["include"], job.document["keys"], chosen)
     encoder = format.make_encoder(columns, file)
     if chosen.copied:
         complete: Complete = CopySource(blobs, chosen.copied, limits).complete
@@ -232,7 +235,7 @@ async def _read_rows(engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID]) 
         model_id = await read_model_id(connection, job)
         found = await read_visible(connection, job.model, uids, spans, include=include)
         matched = None
-        if found and PREDICTIONS in include:
+        if found and PREDICTIONS in include and job.document["saved"] is not None:
             query = await build_question(connection, job.model, job.document)
             there = {job.model: [one.uid for one in found]}
             matched = await find_matched(connection, query, there, Deadline.after(_MATCH_SECONDS))
@@ -392,7 +395,7 @@ async def remove_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
     async with engine.begin() as connection:
         keep_lists = await is_downloaded(connection, job.id)
         await jobs.remove_parts(connection, job.id, keep_lists=keep_lists)
-        await end_removed(connection, job.id, state)
+        await jobs.move_job(connection, job.id, state)
     failpoint("export.remove.commit.after")
 
 

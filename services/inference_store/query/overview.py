@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import groupby, pairwise
-from math import ceil, isfinite
+from math import isfinite
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -222,7 +222,7 @@ class _Reader:
         of_bars = Counter[int]()
         for stratum in strata:
             of_bars[stratum.bar] += stratum.inferences
-        shares = [ceil(_SLOTS * each.inferences / of_bars[each.bar]) for each in strata]
+        shares = [max(1, round(_SLOTS * each.inferences / of_bars[each.bar])) for each in strata]
         slots = [
             slot
             for n, stratum in enumerate(strata)
