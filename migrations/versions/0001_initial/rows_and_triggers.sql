@@ -77,5 +77,3 @@ ALTER TABLE erased_leaves ALTER COLUMN leaves SET STORAGE EXTERNAL;
 INSERT INTO ledger_head (id, number, hash) VALUES (1, 0, '');
 
 ALTER TABLE export_part ALTER COLUMN uids SET STORAGE EXTERNAL;
-
-ALTER TABLE export_erased ALTER COLUMN leaves SET STORAGE EXTERNAL;

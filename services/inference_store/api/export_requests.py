@@ -1,10 +1,8 @@
 """Requests for exports, and the jobs that they become."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypeAlias
-from uuid import uuid4
 
 from pydantic import ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -12,7 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import policies
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.export.columns import BlobChoice
-from inference_store.export.jobs import UNFINISHED, ExportJob, count_unfinished, request_export
+from inference_store.export.jobs import (
+    UNFINISHED,
+    ExportJob,
+    NewExport,
+    count_unfinished,
+    request_export,
+)
 from inference_store.export.listing import build_question, describe_question
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
@@ -75,64 +79,47 @@ MOST_UNFINISHED: Final = 20
 _EXPIRES_SECONDS: Final = 7 * 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class NewExport:
-    """A request that may become a job."""
-
-    model: int
-    format: str
-    document: Mapping[str, Any]
-    expires_at: datetime
-
-
 async def prepare_export(
-    connection: AsyncConnection, settings: ApiSettings, model: int, body: ExportRequest
+    connection: AsyncConnection,
+    settings: ApiSettings,
+    model: int,
+    body: ExportRequest,
+    *,
+    requested_by: str,
 ) -> NewExport:
     """Check a request, and resolve its filter.
 
     Raises InvalidFilter, UnknownKey, ImpossibleComparison; Invalid for a format that is not
     installed or has no such blobs, and a bad duration; Conflict for too much without `confirm`.
     """
-    _check_format(settings, body.format, choose_blobs(body))
-    now = datetime.now(UTC)
-    expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
-    if body.expires_in is not None:
-        expires_at = _read_duration(body.expires_in, settings, now)
+    blobs, now = choose_blobs(body), datetime.now(UTC)
+    _check_format(settings, body.format, blobs)
+    expires_at = _find_end(body.expires_in, settings, now)
     expires_at = await _limit_end(connection, model, expires_at, now)
-    document = await _describe(connection, model, body, now)
+    filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
+    window = body.received_at or Window()
+    document = await describe_question(
+        connection,
+        model,
+        filter.tree,
+        text=filter.text,
+        since=window.since,
+        until=now if window.until is None else min(window.until, now),
+        include=list(dict.fromkeys(body.include)),
+        blobs=blobs,
+    )
     if not body.confirm:
         await _require_few(connection, settings, model, document)
-    return NewExport(model, body.format, document, expires_at)
+    return NewExport(model, body.format, document, requested_by, expires_at)
 
 
-async def insert_export(
-    connection: AsyncConnection, new_export: NewExport, *, requested_by: str
-) -> ExportJob:
-    """Insert the job. Raises Conflict if the caller has too many."""
-    if await count_unfinished(connection, requested_by=requested_by) >= MOST_UNFINISHED:
-        raise Conflict(
-            f"You have {MOST_UNFINISHED} exports that are not written yet: wait for one of them,"
-            " or cancel it.",
-            at="header.authorization",
-        )
-    return await request_export(
-        connection,
-        uuid4(),
-        model=new_export.model,
-        format=new_export.format,
-        document=new_export.document,
-        requested_by=requested_by,
-        expires_at=new_export.expires_at,
-    )
-
-
-async def insert_again(
+async def prepare_again(
     connection: AsyncConnection, settings: ApiSettings, job: ExportJob, *, requested_by: str
-) -> ExportJob:
-    """Insert another export with the question of one that has ended, which stays as long.
+) -> NewExport:
+    """Return another export with the question of one that has ended, which stays as long.
 
-    Raises Conflict for one that has not ended, or whose question is lost, and as `insert_export`;
-    Invalid for a format that is not installed, or links that are switched off since.
+    Raises Conflict for one that has not ended, or whose question is lost; Invalid for a format that
+    is not installed, or links that are switched off since.
     """
     if job.state in UNFINISHED:
         raise Conflict(f"The export is {job.state}: wait until it has ended, or cancel it.")
@@ -141,30 +128,23 @@ async def insert_again(
             f"Erasure {job.erased_by}: the filter of this export is lost. Request a new export."
         )
     _check_format(settings, job.format, job.blob_choice)
-    now = datetime.now(UTC)
-    most = timedelta(seconds=settings.export_most_seconds)
+    now, most = datetime.now(UTC), timedelta(seconds=settings.export_most_seconds)
     lasting = min(job.expires_at - job.requested_at, most)
     expires_at = await _limit_end(connection, job.model, now + lasting, now)
     document = {name: value for name, value in job.document.items() if name != "keys"}
-    again = NewExport(job.model, job.format, document, expires_at)
-    return await insert_export(connection, again, requested_by=requested_by)
+    return NewExport(job.model, job.format, document, requested_by, expires_at)
 
 
-async def _describe(
-    connection: AsyncConnection, model: int, body: ExportRequest, now: datetime
-) -> dict[str, Any]:
-    filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
-    window = body.received_at or Window()
-    return await describe_question(
-        connection,
-        model,
-        filter.tree,
-        text=filter.text,
-        since=window.since,
-        until=now if window.until is None else min(window.until, now),
-        include=list(dict.fromkeys(body.include)),
-        blobs=choose_blobs(body),
-    )
+async def insert_export(connection: AsyncConnection, new_export: NewExport) -> ExportJob:
+    """Insert the job. Raises Conflict if the caller has too many."""
+    unfinished = await count_unfinished(connection, requested_by=new_export.requested_by)
+    if unfinished >= MOST_UNFINISHED:
+        raise Conflict(
+            f"You have {MOST_UNFINISHED} exports that are not written yet: wait for one of them,"
+            " or cancel it.",
+            at="header.authorization",
+        )
+    return await request_export(connection, new_export)
 
 
 def choose_blobs(body: ExportRequest) -> BlobChoice:
@@ -174,15 +154,24 @@ def choose_blobs(body: ExportRequest) -> BlobChoice:
 
 def _check_format(settings: ApiSettings, name: str, choice: BlobChoice) -> None:
     format = PART_FORMATS[name]
-    format.check_installed()
-    format.check_blobs(choice)
+    if not format.is_installed:
+        remedy = f"install inference-store[{name}], or choose another format"
+        message = f"{name} needs a package that this server does not have: {remedy}"
+        raise _refuse("format", message)
+    if choice == "copy" and not format.copied:
+        others = ", ".join(each.name for each in PART_FORMATS.values() if each.copied)
+        raise _refuse("blobs", f"{name} has no copies of blobs: choose none or links, or {others}")
     if choice == "links" and settings.presigned_urls == "off":
         others = "copy or none" if format.copied else "none"
         message = (
             "links are presigned, which this server does not do"
             f" (INFERENCE_STORE_PRESIGNED_URLS): choose {others}"
         )
-        raise Invalid(f"blobs: {message}.", faults=[Fault("blobs", message)])
+        raise _refuse("blobs", message)
+
+
+def _refuse(path: str, message: str) -> Invalid:
+    return Invalid(f"{path}: {message}.", faults=[Fault(path, message)])
 
 
 async def _require_few(
@@ -205,6 +194,23 @@ async def _require_few(
     raise Conflict(detail, at="confirm")
 
 
+def _find_end(text: str | None, settings: ApiSettings, now: datetime) -> datetime:
+    most = settings.export_most_seconds
+    if text is None:
+        return now + timedelta(seconds=min(_EXPIRES_SECONDS, most))
+    try:
+        duration = parse_duration(text)
+        end = None if duration is None else duration.find_end(now)
+    except ValueError:
+        message = "it is an ISO 8601 duration, such as P7D or PT12H"
+        raise _refuse("expires_in", message) from None
+    if end is None or end > now + timedelta(seconds=most):
+        raise _refuse("expires_in", f"an export stays for at most {most / 86400:.0f} days")
+    if end <= now:
+        raise _refuse("expires_in", "it is longer than zero")
+    return end
+
+
 async def _limit_end(
     connection: AsyncConnection, model: int, expires_at: datetime, now: datetime
 ) -> datetime:
@@ -212,23 +218,3 @@ async def _limit_end(
     effective = (await policies.find_effective_policies(connection, {model})).get(model)
     end = None if effective is None else effective.find_end(now)
     return expires_at if end is None else min(expires_at, now + (now - end))
-
-
-def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
-    most = timedelta(seconds=settings.export_most_seconds)
-    try:
-        duration = parse_duration(text)
-        expires_at = None if duration is None else duration.find_end(now)
-    except ValueError:
-        raise _refuse_duration("it is an ISO 8601 duration, such as P7D or PT12H") from None
-    if expires_at is None or expires_at > now + most:
-        raise _refuse_duration(
-            f"an export stays for at most {settings.export_most_seconds / 86400:.0f} days"
-        )
-    if expires_at <= now:
-        raise _refuse_duration("it is longer than zero")
-    return expires_at
-
-
-def _refuse_duration(message: str) -> Invalid:
-    return Invalid(f"expires_in: {message}.", faults=[Fault("expires_in", message)])

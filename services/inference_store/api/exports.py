@@ -32,8 +32,8 @@ from inference_store.export.jobs import (
     find_job,
     list_jobs,
     list_parts,
+    move_job,
     read_model_id,
-    request_removal,
 )
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import registrations
@@ -50,8 +50,8 @@ from .dependencies import Reading, Writing, querying
 from .export_requests import (
     ExportRequest,
     choose_blobs,
-    insert_again,
     insert_export,
+    prepare_again,
     prepare_export,
 )
 from .fields import InQuery, PageAnswer, PageParameters
@@ -136,9 +136,10 @@ async def request_export(
         registration = await access.find_model(connection, model_id)
         if choose_blobs(body) != "none":
             access.require_right(Right.READ_INPUTS, registration)
-        new_export = await prepare_export(connection, access.settings, registration.model, body)
+        by, to = access.who.actor, access.settings
+        new = await prepare_export(connection, to, registration.model, body, requested_by=by)
     async with access.engine.begin() as connection:
-        job = await insert_export(connection, new_export, requested_by=access.who.actor)
+        job = await insert_export(connection, new)
         await access.note(
             connection,
             Action.EXPORT_REQUESTED,
@@ -187,7 +188,7 @@ async def cancel_export(
     job = await _find_job(connection, access, export_id, lock=True)
     if job.state in REMOVED:
         raise Conflict(f"The export is {job.state}: its parts are deleted.")
-    await request_removal(connection, export_id)
+    await move_job(connection, export_id, "cancelling")
     await _note(connection, access, Action.EXPORT_CANCELLED, job)
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
     return Answer(shown, status_code=202)
@@ -202,7 +203,8 @@ async def restart_export(
     one stay until it expires or is cancelled."""
     job = await _find_readable(connection, access, export_id)
     by = access.who.actor
-    again = await insert_again(connection, access.settings, job, requested_by=by)
+    new = await prepare_again(connection, access.settings, job, requested_by=by)
+    again = await insert_export(connection, new)
     await _note(
         connection,
         access,

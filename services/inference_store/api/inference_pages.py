@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -53,9 +53,9 @@ from inference_store.query.order import AtRandom, ByDistance, Sort, resolve_sort
 from inference_store.query.pages import (
     Page,
     describe_narrowing,
+    find_matched,
     find_page,
     make_cursor,
-    mark_matched,
 )
 from inference_store.query.read import BLOBS, PREDICTIONS, Inference, get_storage_key, read
 
@@ -287,7 +287,11 @@ async def _search(
             include=None if body.explain else include,
         )
         if PREDICTIONS in include:
-            page = await mark_matched(connection, page_request.query, page, until.whole)
+            uids: dict[int, list[UUID]] = {}
+            for hit in page.hits:
+                uids.setdefault(hit.model, []).append(hit.uid)
+            matched = await find_matched(connection, page_request.query, uids, until.whole)
+            page = replace(page, matched=matched)
     if page.searched_back_to is not None and until.is_over:
         QUERY_TIMEOUTS.labels("page").inc()
     return page
@@ -325,8 +329,7 @@ async def _read_inferences(
     unread = [uid for uid in uids if uid not in page.read]
     more = await read(connection, model, unread, include=include)
     inferences = {**page.read, **{inference.uid: inference for inference in more}}
-    found = [inferences[uid] for uid in uids if uid in inferences]
-    return found if page.matched is None else [one.mark(page.matched) for one in found]
+    return [inferences[uid].mark(page.matched) for uid in uids if uid in inferences]
 
 
 async def _check_chosen_keys(

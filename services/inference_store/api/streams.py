@@ -29,6 +29,7 @@ from inference_store.export.columns import (
     Values,
     choose_columns,
     link_columns,
+    list_kinds,
     predictions_column,
 )
 from inference_store.export.formats import FORMATS, Encoder
@@ -332,7 +333,7 @@ async def _make_column_stream(
 ) -> ColumnStream:
     metadata = None
     if "metadata" in first.selection.include:
-        keys = await key_registry.keys(connection, first.models)
+        keys = list_kinds(await key_registry.keys(connection, first.models))
         metadata = choose_columns(keys, first.selection.find_parts("metadata") or None)
     return ColumnStream(format, first, metadata)
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Final, Self
 from uuid import UUID
 
-from pydantic import ConfigDict, Field, Strict, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
 from sqlalchemy import select
 
 from inference_store.access.rights import Right
@@ -37,9 +37,16 @@ MOST: Final = 1000
 _AT_ONCE: Final = 2
 _READ_AT_ONCE: Final = 100
 _NARROW: Final = "The search took too long: narrow received_at, or add a condition."
-Tag = Annotated[
-    ShortText, StringConstraints(strip_whitespace=True), Field(min_length=1, max_length=100)
-]
+
+
+def _check_ends(tag: str) -> str:
+    if tag != tag.strip():
+        raise ValueError(f"it begins or ends with a space: write {tag.strip()!r}")
+    return tag
+
+
+Tag = Annotated[ShortText, Field(min_length=1, max_length=100)]
+NewTag = Annotated[Tag, AfterValidator(_check_ends)]
 
 
 class TagChange(Conditions):
@@ -54,10 +61,10 @@ class TagChange(Conditions):
         }
     )
 
-    add: Annotated[list[Tag], Field(max_length=20)] = Field(default=[])
-    """Tags to add."""
+    add: Annotated[list[NewTag], Field(max_length=20)] = Field(default=[])
+    """Tags to add, without spaces before or after them."""
     remove: Annotated[list[Tag], Field(max_length=20)] = Field(default=[])
-    """Tags to remove; one that is not there is no error."""
+    """Tags to remove, exactly as they are; one that is not there is no error."""
     expected: Annotated[int, Strict(), Field(ge=0, le=MOST), WHOLE] | None = None
     """How many inferences match, as you have counted them; if others do, nothing is tagged. It may
     be left out beside `inference_ids`."""

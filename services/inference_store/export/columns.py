@@ -197,6 +197,8 @@ _PLAIN_DIGITS: Final = 15  # a double holds so many exactly
 _PLAIN_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3}|\.\d{6})?Z", re.ASCII)
 _FINER: Final = re.compile(r"\.\d{7}")  # than a microsecond
 StoredEntry: TypeAlias = Mapping[str, Any]
+KeyKinds: TypeAlias = Mapping[str, Sequence[MetadataType]]
+"""Metadata keys with the types that their values have, as the document of an export has them."""
 Fit: TypeAlias = tuple[Any, bool]
 """A value as its column has it, or None; and whether it is exactly what came."""
 
@@ -302,10 +304,9 @@ class MetadataColumns:
         return rest
 
 
-def choose_columns(keys: Sequence[KeySeen], chosen: Collection[str] | None) -> MetadataColumns:
-    """Return the columns for the keys of the registry; `chosen`: these alone (None: all)."""
-    kinds_by_key = _list_kinds(keys)
-    names = [name for name in kinds_by_key if _is_chosen(name, chosen)][:MOST_KEYS]
+def choose_columns(kinds_by_key: KeyKinds, chosen: Collection[str] | None) -> MetadataColumns:
+    """Return the columns for metadata keys; `chosen`: these alone (None: all)."""
+    names = [name for name in sorted(kinds_by_key) if _is_chosen(name, chosen)][:MOST_KEYS]
     columns: dict[str, Column] = {}
     owners: dict[tuple[str, str], tuple[int, Callable[[str], Fit]]] = {}
     for name in names:
@@ -316,7 +317,7 @@ def choose_columns(keys: Sequence[KeySeen], chosen: Collection[str] | None) -> M
                 continue
             column_kind, fit = _FITS[kind]
             # a value without a type is text
-            untyped = ("",) if kind is MetadataType.STRING else ()
+            untyped = ("",) if kind == MetadataType.STRING else ()
             for spelling in (*METADATA_TYPES[kind].accepted, *untyped):
                 owners[name, spelling] = (len(columns), fit)
             columns[column] = Column(column, column_kind)
@@ -330,7 +331,7 @@ def _is_chosen(name: str, chosen: Collection[str] | None) -> bool:
     return chosen is None or any(path == name or path.startswith(paths) for path in chosen)
 
 
-def _list_kinds(keys: Sequence[KeySeen]) -> dict[str, list[MetadataType]]:
+def list_kinds(keys: Iterable[KeySeen]) -> KeyKinds:
     """Return the types of each key that entries came with: no paths into JSON values."""
     kinds_by_key: dict[str, list[MetadataType]] = {}
     roots: set[str] = set()
@@ -344,7 +345,7 @@ def _list_kinds(keys: Sequence[KeySeen]) -> dict[str, list[MetadataType]]:
             kinds_by_key[key.name] = kinds
         if any(_read_type(seen.type) is MetadataType.JSON for seen in key.types):
             roots.add(key.name)
-    return dict(sorted(kinds_by_key.items()))
+    return kinds_by_key
 
 
 def _is_of_type(flag: str) -> bool:
@@ -371,7 +372,6 @@ _KINDS: Final[dict[str, Kind]] = {
     MATCHED: Kind.BOOL,
 }
 """Those of the other members are floats."""
-_STORED: Final = frozenset(PREDICTION_FIELDS) - {MATCHED}
 
 
 def predictions_column(parts: Collection[str]) -> Column:
@@ -406,11 +406,11 @@ class Columns:
     def of(
         cls,
         include: Collection[str],
-        keys: Sequence[KeySeen],
+        keys: KeyKinds,
         blobs: ChosenBlobs = NO_BLOBS,
     ) -> "Columns":
         """Return the columns of whole inferences: `metadata` and `predictions` if they are in
-        `include`; `keys`: the key registry's of all models of the export."""
+        `include`; `keys`: those of all models of the export."""
         return cls(
             fixed=[column for column in FIXED_COLUMNS if column.name != DISTANCE],
             links=link_columns(blobs.linked),
@@ -418,7 +418,7 @@ class Columns:
                 Column(f"bytes.{blob}", Kind.BYTES) for blob in BLOBS if blob in blobs.copied
             ],
             metadata=choose_columns(keys, None) if "metadata" in include else None,
-            predictions=predictions_column(_STORED) if "predictions" in include else None,
+            predictions=predictions_column(()) if "predictions" in include else None,
         )
 
     def list_all(self) -> list[Column]:

@@ -9,13 +9,13 @@ again.
 
 import re
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import case, distinct, func, select, tuple_
+from sqlalchemy import ColumnElement, case, distinct, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -40,31 +40,15 @@ _ORDER: Final = (_PART.export, _PART.number)
 _PAGE: Final = 1000
 _NOBODY: Final = UUID(int=0)
 _MOST_DOWNLOADS: Final = 100_000
+_LAST_PART: Final = 2**31 - 1
 FIRST_PART: Final = (_NOBODY, -1)
 """Where reading of parts begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHash:
-    """How a certificate hashes: the key's id, and the entry of a scope and a uid."""
-
-    key_id: str
-    hash_entry: Callable[[str, UUID], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class ErasedBatch:
-    """What a batch erased; `entry_hash` None: no key signs certificates."""
-
-    erasure: UUID
-    scope: str
-    entry_hash: EntryHash | None
-
-
 async def record_batch(
-    connection: AsyncConnection, batch: ErasedBatch, identities: Iterable[Identity]
+    connection: AsyncConnection, erasure: UUID, scope: str, identities: Iterable[Identity]
 ) -> None:
-    """Take these inferences out of the lists that name them (scope inference), and record it.
+    """Take what a batch erased out of the lists that name it (scope inference), and record it.
 
     Of a model without exports it is one query by an index. A list is read at a time.
     """
@@ -74,9 +58,10 @@ async def record_batch(
         while page := await _read_bounds(connection, model, uids, after):
             for row in page:
                 at = bisect_left(uids, row.first)
-                is_near = at < len(uids) and uids[at] <= row.last
-                if is_near and await _record_part(connection, batch, row.export, row.number, uids):
-                    touched.add(row.export)
+                if at < len(uids) and uids[at] <= row.last:
+                    here = (_PART.export == row.export, _PART.number == row.number)
+                    if await _record_part(connection, erasure, scope, here, uids):
+                        touched.add(row.export)
             after = page[-1].export, page[-1].number
     for export in sorted(touched):
         # first what locks the job: a leader that was frozen may be ending it just now
@@ -99,36 +84,26 @@ async def _read_bounds(
 
 async def _record_part(
     connection: AsyncConnection,
-    batch: ErasedBatch,
-    export: UUID,
-    number: int,
+    erasure: UUID,
+    scope: str,
+    here: Sequence[ColumnElement[bool]],
     uids: Sequence[UUID],
 ) -> bool:
     """Record what a part names; return whether its export has other counts now. Its row is locked
     before that: nobody is given a link to it meanwhile."""
-    here = (_PART.export == export, _PART.number == number)
-    columns = (_PART.uids, _PART.storage_key, _PART.state, _PART.rows, _PART.gone)
-    row = (await connection.execute(select(*columns).where(*here).with_for_update())).one()
+    row = (await connection.execute(select(export_part).where(*here).with_for_update())).one()
     rest, taken = take_uids(bytes(row.uids), {uid.bytes for uid in uids})
     if not taken:
         return False
     changed = export_part.update().where(*here)
-    await connection.execute(changed.values(_change_part(row, batch.scope, rest)))
-    hashing = batch.entry_hash
-    leaves = (
-        None
-        if hashing is None
-        else b"".join(hashing.hash_entry(batch.scope, uid) for uid in unpack_uids(taken))
-    )
+    await connection.execute(changed.values(_change_part(row, scope, rest)))
     erased = {
-        "export": export,
-        "part": number,
-        "erasure": batch.erasure,
-        "scope": batch.scope,
+        "export": row.export,
+        "part": row.number,
+        "erasure": erasure,
+        "scope": scope,
         "inferences": len(taken) // UID_BYTES,
         "uids": taken,
-        "leaves": leaves,
-        "hashed_by": None if hashing is None else hashing.key_id,
         "storage_key": row.storage_key,
         # not when the transaction began: whoever was given a link before this lock came earlier
         "erased_at": func.clock_timestamp(),
@@ -168,14 +143,12 @@ def take_uids(uid_list: bytes, doomed: Set[bytes]) -> tuple[bytes, bytes]:
 # The objects that name what an erasure took, until they are gone.
 
 
-@dataclass(frozen=True, slots=True)
-class TouchedPart:
-    """A part that an erasure took members of."""
+class TouchedPart(NamedTuple):
+    """A part that an erasure took members of; `storage_key`: its object, if it is stale."""
 
     export: UUID
     number: int
     storage_key: str | None
-    """Its object, if it is stale."""
 
 
 async def list_touched(
@@ -295,7 +268,7 @@ FIRST: Final[Position] = (0, 0)
 class ErasedMember(Stored):
     """A member of an export that an erasure took, or some whose uids are forgotten.
 
-    Uids are told as long as tombstones are kept; afterwards only the keyed hashes are left.
+    Uids are told as long as tombstones are kept; afterwards only their number is left.
     """
 
     uid: UUID | None
@@ -350,6 +323,19 @@ async def forget_uids(
     return (await connection.execute(forgotten)).rowcount
 
 
+async def _iterate_lists(
+    connection: AsyncConnection, *where: ColumnElement[bool], without: Set[UUID] = frozenset()
+) -> AsyncIterator[tuple[UUID, int, Sequence[UUID]]]:
+    """Yield lists, one in memory at a time, each with its export and number."""
+    query, after = select(*_ORDER, _PART.uids).where(*where), FIRST_PART
+    query = query.order_by(*_ORDER).limit(1)
+    while row := (await connection.execute(query.where(tuple_(*_ORDER) > tuple_(*after)))).first():
+        is_left_out = row.export in without
+        after = row.export, _LAST_PART if is_left_out else row.number
+        if not is_left_out:
+            yield row.export, row.number, unpack_uids(bytes(row.uids))
+
+
 class MemberLists:
     """Walks the lists of exports, to find out in which of them something is, without a mark.
     `exports`: those of which a member was found."""
@@ -364,22 +350,10 @@ class MemberLists:
 
         One is read at a time, and none of an export that is in `exports` already.
         """
-        after = FIRST_PART
-        query = select(*_ORDER, _PART.uids).where(
-            _PART.model == model,
-            *(_PART.first < hi, _PART.last >= lo, func.octet_length(_PART.uids) > 0),
-        )
-        query = query.order_by(*_ORDER).limit(1)
-        while True:
-            unnamed = query.where(tuple_(*_ORDER) > tuple_(*after))
-            row = (await connection.execute(unnamed)).first()
-            if row is None:
-                return
-            after = row.export, row.number
-            if row.export in self.exports:
-                after = row.export, 2**31 - 1
-                continue
-            yield row.export, unpack_uids(bytes(row.uids))
+        overlaps = (_PART.first < hi, _PART.last >= lo, func.octet_length(_PART.uids) > 0)
+        lists = _iterate_lists(connection, _PART.model == model, *overlaps, without=self.exports)
+        async for export, _, uids in lists:
+            yield export, uids
 
 
 # What `certificates verify --objects` looks through: lists, and parts that erasures deleted.
@@ -405,17 +379,10 @@ class ExportRecheck:
 
     async def list_members(self) -> AsyncIterator[tuple[UUID, str]]:
         """Yield what is listed, and a text that says where."""
-        after = FIRST_PART
-        query = select(*_ORDER, _PART.uids).order_by(*_ORDER).limit(1)
         async with self._engine.connect() as connection:
-            while (
-                row := (
-                    await connection.execute(query.where(tuple_(*_ORDER) > tuple_(*after)))
-                ).first()
-            ) is not None:
-                for uid in unpack_uids(bytes(row.uids)):
-                    yield uid, f"{uid} is in list {row.number} of export {row.export} in Postgres"
-                after = row.export, row.number
+            async for export, number, uids in _iterate_lists(connection):
+                for uid in uids:
+                    yield uid, f"{uid} is in list {number} of export {export} in Postgres"
 
     async def find_undeleted(self) -> AsyncIterator[str]:
         """Yield parts in the bucket that an erasure has deleted."""

@@ -10,11 +10,11 @@ An erasure deletes each part that names something erased. No part is written twi
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import accumulate
 from secrets import token_hex
-from typing import Any, Final, Literal, TypeAlias, get_args
-from uuid import UUID
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from uuid import UUID, uuid4
 
 from sqlalchemy import ColumnElement, Text, cast, func, literal, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,7 +22,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.export.columns import BlobChoice
 from inference_store.index import registrations
-from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.index.registrations import match_models
 from inference_store.index.tables import (
     export_download,
@@ -46,15 +45,13 @@ UNFINISHED: Final[Sequence[State]] = ("pending", "listing", "writing")
 """States in which parts are still to be written."""
 REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
 """States of exports whose parts are deleted."""
-SavedKey: TypeAlias = tuple[str, list[list[str]]]
-"""A key's name, and the type and flag of each way its values came."""
 _HERE: Final = export_job.c
 _LOCK: Final = 7_302_042
 _PAGE_BYTES: Final = 1_048_576
 """Of the documents of a page, unless the first one has more."""
 _MOST_REMOVED: Final = 100
-_ERROR_CHARACTERS: Final = 2000
-_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)  # no column depends on when a key was seen
+MOST_ERROR_CHARACTERS: Final = 2000
+"""Of an error that is recorded."""
 
 
 class ExportJob(Stored):
@@ -66,7 +63,8 @@ class ExportJob(Stored):
     """parquet, arrow, csv, jsonl, webdataset or chariot."""
     document: Hidden[Mapping[str, Any]]
     """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
-    `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
+    `blobs`; once it has begun `keys`, which give its parts the same columns. Both forms of the
+    filter are null without one, and after an erasure took its values."""
     state: State
     requested_by: str
     requested_at: datetime
@@ -109,31 +107,24 @@ class ExportJob(Stored):
 _COLUMNS: Final = [_HERE[name] for name in ExportJob.model_fields]
 
 
-async def request_export(
-    connection: AsyncConnection,
-    id: UUID,
-    *,
-    model: int,
-    format: str,
-    document: Mapping[str, Any],
-    requested_by: str,
-    expires_at: datetime,
-) -> ExportJob:
+class NewExport(NamedTuple):
+    """A checked request, which may become a job."""
+
+    model: int
+    format: str
+    document: Mapping[str, Any]
+    requested_by: str
+    expires_at: datetime
+
+
+async def request_export(connection: AsyncConnection, new_export: NewExport) -> ExportJob:
     """Insert an export, and return it; the retention service begins it within seconds.
 
     Raises NotFound if the model has just been removed: until the transaction ends it stays.
     """
-    if not await registrations.keep(connection, [model]):
+    if not await registrations.keep(connection, [new_export.model]):
         raise NotFound("The model has just been removed.")
-    values = {
-        "id": id,
-        "model": model,
-        "format": format,
-        "document": dict(document),
-        "state": "pending",
-        "requested_by": requested_by,
-        "expires_at": expires_at,
-    }
+    values = {**new_export._asdict(), "id": uuid4(), "state": "pending"}
     inserted = export_job.insert().values(values).returning(*_COLUMNS)
     return ExportJob(**(await connection.execute(inserted)).one()._mapping)
 
@@ -228,27 +219,26 @@ async def read_model_id(connection: AsyncConnection, job: ExportJob) -> str:
     return names[job.model]
 
 
-def load_keys(saved_keys: Sequence[SavedKey]) -> list[KeySeen]:
-    """Return the metadata keys of a job's document. They give all its parts the same columns."""
-    return [
-        KeySeen(0, name, tuple(TypeSeen(type, flag, 0, _NEVER, _NEVER, ()) for type, flag in types))
-        for name, types in saved_keys
-    ]
-
-
 # Changes of a job's state and counts. Each belongs to the transaction of what it counts.
 
+_FINISHED: Final = {"finished_at": func.coalesce(_HERE.finished_at, func.now())}
+_WITHOUT_ERROR: Final = {"error": None, "retry_at": None}
+_MOVES: Final[Mapping[State, tuple[Sequence[State], Mapping[str, Any]]]] = {
+    "listing": (("pending",), {"started_at": func.now()}),
+    "writing": (("listing",), {}),
+    "done": (("writing",), _FINISHED | _WITHOUT_ERROR),
+    "failed": (UNFINISHED, _FINISHED),
+    "cancelling": ((*UNFINISHED, "done", "stale", "failed"), {"retry_at": None}),
+    "cancelled": (STATES, _FINISHED | _WITHOUT_ERROR),
+    "expired": (STATES, _FINISHED | _WITHOUT_ERROR),
+}
+"""By state: the states before it, and what is recorded with it. `mark_stale` moves to `stale`."""
 
-async def start_listing(
-    connection: AsyncConnection, job: ExportJob, *, keys: Sequence[KeySeen]
-) -> None:
-    """Record that a job has begun, and the metadata keys that give its columns."""
-    saved: list[SavedKey] = [
-        (key.name, [[seen.type, seen.flag] for seen in key.types]) for key in keys
-    ]
-    document = {**job.document, "keys": saved}
-    values = {"state": "listing", "started_at": func.now(), "document": document}
-    await _update(connection, job.id, ("pending",), values)
+
+async def move_job(connection: AsyncConnection, id: UUID, state: State, **values: Any) -> None:
+    """Move a job on to a state; one that is not in a state before it stays as it is."""
+    before, also = _MOVES[state]
+    await _update(connection, id, before, {"state": state, **also, **values})
 
 
 async def count_listed(
@@ -263,11 +253,6 @@ async def count_listed(
         "retry_at": None,
     }
     await _update(connection, id, ("listing",), values)
-
-
-async def start_writing(connection: AsyncConnection, id: UUID) -> None:
-    """Record that all members are listed."""
-    await _update(connection, id, ("listing",), {"state": "writing"})
 
 
 async def recount(connection: AsyncConnection, id: UUID) -> None:
@@ -299,8 +284,7 @@ async def recount(connection: AsyncConnection, id: UUID) -> None:
 
 async def finish_job(connection: AsyncConnection, id: UUID) -> State:
     """Record that no part is left to write; return whether it is `done` or `stale`."""
-    values = {"state": "done", "finished_at": func.now(), "error": None, "retry_at": None}
-    await _update(connection, id, ("writing",), values)
+    await move_job(connection, id, "done")
     # another statement: it sees what an erasure committed while this one waited for the job's lock
     return "stale" if await mark_stale(connection, id) else "done"
 
@@ -313,30 +297,11 @@ async def mark_stale(connection: AsyncConnection, id: UUID) -> bool:
     return bool((await connection.execute(done.values(state="stale"))).rowcount)
 
 
-async def fail_job(connection: AsyncConnection, id: UUID, error: str) -> None:
-    """Record that a job cannot be done; it is not tried again."""
-    values = {"state": "failed", "finished_at": func.now(), "error": error[:_ERROR_CHARACTERS]}
-    await _update(connection, id, UNFINISHED, values)
-
-
 async def delay_job(connection: AsyncConnection, id: UUID, error: str, *, seconds: float) -> None:
     """Record why a job waits, and that it goes on after some seconds."""
     later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    values = {"error": error[:_ERROR_CHARACTERS], "retry_at": later}
+    values = {"error": error[:MOST_ERROR_CHARACTERS], "retry_at": later}
     await _update(connection, id, STATES, values)
-
-
-async def end_removed(connection: AsyncConnection, id: UUID, state: State) -> None:
-    """Record that an export's parts are deleted: it is `cancelled` or `expired`."""
-    finished_at = func.coalesce(_HERE.finished_at, func.now())
-    values = {"state": state, "finished_at": finished_at, "error": None, "retry_at": None}
-    await _update(connection, id, STATES, values)
-
-
-async def request_removal(connection: AsyncConnection, id: UUID) -> None:
-    """Let an export be cancelled: its parts are deleted, and nothing more is written."""
-    values = {"state": "cancelling", "retry_at": None}
-    await _update(connection, id, (*UNFINISHED, "done", "stale", "failed"), values)
 
 
 async def _update(
@@ -466,32 +431,18 @@ async def list_parts(
     return [Part(**row._mapping) for row in rows]
 
 
-async def begin_part(connection: AsyncConnection, part: Part, storage_key: str | None) -> bool:
-    """Record the key before the object is written, so that whoever erases a member deletes it.
-
-    None: the object of an earlier attempt is deleted. False: an erasure came first.
-    """
-    state: PartState = "listed" if storage_key is None else "writing"
-    return await _change(connection, part, {"state": state, "storage_key": storage_key})
+async def change_part(
+    connection: AsyncConnection, part: Part, state: PartState, **values: Any
+) -> bool:
+    """Move a part on if it is still as it was read; False: an erasure, or another leader, came
+    first."""
+    changed = export_part.update().where(*_match(part)).values(state=state, **values)
+    return bool((await connection.execute(changed)).rowcount)
 
 
 async def is_current(connection: AsyncConnection, part: Part) -> bool:
-    """Check whether a part is still as it was read: an erasure, or another leader, changes it."""
+    """Check whether a part is still as it was read."""
     return await connection.scalar(select(_PART.number).where(*_match(part))) is not None
-
-
-async def end_part(
-    connection: AsyncConnection, part: Part, *, gone: int, **written: int | bytes
-) -> bool:
-    """Record that the object is written, with its rows, bytes, SHA-256 and missing blobs. False: an
-    erasure took a member meanwhile."""
-    values = {"state": "written", "written_at": func.now(), "gone": _PART.gone + gone}
-    return await _change(connection, part, values | written)
-
-
-async def end_empty(connection: AsyncConnection, part: Part) -> bool:
-    """Record that no member is left, and so there is no object."""
-    return await _change(connection, part, {"state": "removed", "storage_key": None})
 
 
 async def list_writing(connection: AsyncConnection) -> list[str]:
@@ -519,12 +470,6 @@ async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists:
         await connection.execute(export_part.update().where(where).values(values))
     else:
         await connection.execute(export_part.delete().where(where))
-
-
-async def _change(connection: AsyncConnection, part: Part, values: dict[str, Any]) -> bool:
-    """Update a part if it is still as it was read."""
-    changed = await connection.execute(export_part.update().where(*_match(part)).values(values))
-    return bool(changed.rowcount)
 
 
 def _match(part: Part) -> Sequence[ColumnElement[bool]]:

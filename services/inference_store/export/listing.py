@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ARRAY, any_, literal, select
@@ -41,7 +41,7 @@ from inference_store.query.preparation import build_query
 from inference_store.query.read import STORAGE_KEYS
 from inference_store.query.search import find_by_time
 
-from .columns import BlobChoice
+from .columns import BlobChoice, list_kinds
 from .jobs import Confirm, ExportJob
 from .part_formats import PART_FORMATS
 
@@ -106,24 +106,18 @@ async def build_question(
     return query.in_order()
 
 
-class ListLimits(NamedTuple):
-    """Most members of a list, and most bytes of their blobs, unless a single member has more."""
-
-    members: int
-    bytes: int
-
-
 async def cut_lists(
-    begun: Sequence[UUID], uids: Sequence[UUID], limits: ListLimits, measure: Measure
+    begun: Sequence[UUID], uids: Sequence[UUID], most: int, most_bytes: int, measure: Measure
 ) -> list[list[UUID]]:
     """Return the lists of the next members, of as many as one step adds; the first list begins with
-    what was listed before (`begun`)."""
+    what was listed before (`begun`). A list has at most so many members, and bytes of their blobs,
+    unless a single member has more."""
     lists: list[list[UUID]] = [[*begun]]
     size = sum(await measure(begun)) if begun else 0
     for at in range(0, len(uids), _CHUNK):
         chunk = uids[at : at + _CHUNK]
         for uid, added in zip(chunk, await measure(chunk), strict=True):
-            is_full = len(lists[-1]) >= limits.members or size + added > limits.bytes
+            is_full = len(lists[-1]) >= most or size + added > most_bytes
             if lists[-1] and is_full:
                 if len(lists) == MOST_LISTS:
                     return lists
@@ -139,7 +133,8 @@ async def begin_listing(engine: AsyncEngine, job: ExportJob) -> None:
     async with engine.begin() as connection:
         await jobs.read_model_id(connection, job)
         keys = await key_registry.keys(connection, job.model)
-        await jobs.start_listing(connection, job, keys=keys)
+        document = {**job.document, "keys": list_kinds(keys)}
+        await jobs.move_job(connection, job.id, "listing", document=document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +167,8 @@ class Listing:
                 deadline=Deadline.after(_SECONDS),
                 goes_on=job.listed_to is not None,
             )
-        limits = ListLimits(self.most, self.copies.part)
-        lists = await cut_lists(begun, page.uids, limits, self._measure)
+        most_bytes = self.copies.part
+        lists = await cut_lists(begun, page.uids, self.most, most_bytes, self._measure)
         listed = sum(map(len, lists)) - len(begun)
         is_partial = page.out_of_time or len(page.uids) == space or listed < len(page.uids)
         if page.uids:
@@ -190,7 +185,7 @@ class Listing:
                 await jobs.count_listed(connection, job.id, **about, listed_to=page.searched)
         if not is_partial:
             async with self.engine.begin() as connection:
-                await jobs.start_writing(connection, job.id)
+                await jobs.move_job(connection, job.id, "writing")
 
     async def _build_query(self, connection: AsyncConnection) -> Query:
         """Return the query after what is listed. Raises Invalid if its filter was erased."""

@@ -19,35 +19,43 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from tempfile import TemporaryFile
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 import structlog
+from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export import jobs
-from inference_store.export.jobs import Part
-from inference_store.export.part_formats import CopyLimits, PartEncoding
-from inference_store.inference.errors import ObjectStoreUnavailable
+from inference_store.index.tables import export_part
+from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.layout import EXPORTS
-from inference_store.objects import Blobs
+from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.freed_memory import release_freed_memory
+from inference_store.query.deadline import Deadline, find_ranges
+from inference_store.query.lookup import read_visible
+from inference_store.query.pages import find_matched
+from inference_store.query.read import PREDICTIONS, STORAGE_KEYS, get_storage_key
 
+from .columns import ChosenBlobs, Columns, Row
 from .erased import is_downloaded
 from .jobs import (
     Confirm,
     ExportJob,
+    Part,
     State,
-    end_removed,
     finish_job,
     read_model_id,
     recount,
 )
-from .part_formats import PART_FORMATS
+from .listing import build_question
+from .part_formats import PART_FORMATS, CopyLimits, measure_contents
 
 _REMOVED_PAGE: Final = 500
 # what the store wrote: a folder that is named like an export
@@ -75,21 +83,22 @@ async def write_part(
         uids = await jobs.read_members(connection, part.export, part.number)
     if not uids:
         async with engine.begin() as connection:
-            await jobs.end_empty(connection, part)
+            await jobs.change_part(connection, part, "removed", storage_key=None)
             await recount(connection, part.export)
         return 0
     format = PART_FORMATS[job.format]
     name = jobs.make_part_key(part.export, part.number, format.suffix)
     key = StorageKey(blobs.buckets.default, name)
     async with engine.begin() as connection:
-        if not await jobs.begin_part(connection, part, str(key)):
+        # before the object is written, so that whoever erases a member deletes it
+        if not await jobs.change_part(connection, part, "writing", storage_key=str(key)):
             return 0
     part = part.model_copy(update={"state": "writing", "storage_key": str(key)})
     failpoint("export.write.named")
     is_written = False
     try:
         with TemporaryFile(prefix="inference-store-export-") as file:
-            encoded = await PartEncoding(engine, blobs, job, limits, confirm).encode(uids, file)
+            encoded = await _encode_part(engine, blobs, job, uids, file, limits, confirm)
             size, sha256 = await asyncio.to_thread(_digest, file)
             async with engine.connect() as connection:
                 if not await jobs.is_current(connection, part):
@@ -99,13 +108,15 @@ async def write_part(
         failpoint("export.write.after")
         async with engine.begin() as connection:
             # whether the commit succeeds or not: Postgres names the key until an erasure deletes it
-            is_written = await jobs.end_part(
+            is_written = await jobs.change_part(
                 connection,
                 part,
+                "written",
+                written_at=func.now(),
                 rows=encoded.rows,
                 bytes=size,
                 sha256=sha256,
-                gone=len(uids) - encoded.rows,
+                gone=export_part.c.gone + len(uids) - encoded.rows,
                 missing=encoded.missing,
             )
             await recount(connection, job.id)
@@ -132,7 +143,7 @@ async def _clear(engine: AsyncEngine, blobs: Blobs, part: Part) -> Part:
         return part
     await _delete(blobs, parse_stored(part.storage_key))
     async with engine.begin() as connection:
-        await jobs.begin_part(connection, part, None)
+        await jobs.change_part(connection, part, "listed", storage_key=None)
     return part.model_copy(update={"state": "listed", "storage_key": None})
 
 
@@ -149,6 +160,172 @@ def _digest(file: Any) -> tuple[int, bytes]:
     size = file.tell()
     file.seek(0)
     return size, digest
+
+
+# What is in a part of an export: its members as rows, with links to their blobs or their bytes.
+#
+# They depend on nothing but what is stored, so that an attempt after a crash has the same bytes. A
+# blob that is missing is None, and never an error: it was erased, it is not in the bucket, or it is
+# too large. If the bucket is unavailable, the part waits.
+
+_PAGE: Final = 500
+"""Members that are read at once, which bounds the memory."""
+_BATCH_ROWS: Final = 100
+_BATCH_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of a batch, unless a single row has more."""
+_THREADS: Final = 4
+"""Requests at once; each may be for a blob more than the batch has room for."""
+_SURPLUS: Final = 2
+"""A part has at most so many times the bytes that its list was closed for, which producers name."""
+_MATCH_SECONDS: Final = 30.0
+_LONGEST_LINK: Final = timedelta(days=7)
+"""The longest that a link of AWS Signature Version 4 works."""
+
+
+class Encoded(NamedTuple):
+    """How many inferences a part has, and how many blobs it should have and does not."""
+
+    rows: int
+    missing: int
+
+
+Complete: TypeAlias = Callable[[Sequence[Row]], Iterator[Sequence[Row]]]
+"""Adds to rows what a part has of their blobs, and yields them in batches. Blocks."""
+
+
+async def _encode_part(  # noqa: PLR0917
+    engine: AsyncEngine,
+    blobs: Blobs,
+    job: ExportJob,
+    uids: Sequence[UUID],
+    file: BinaryIO,
+    limits: CopyLimits,
+    confirm: Confirm,
+) -> Encoded:
+    """Encode the members that are still there; `confirm`, before each batch, raises if the service
+    may not go on. Raises ObjectStoreUnavailable, OutOfTime, OSError if the disk is full, and the
+    errors of the database."""
+    format = PART_FORMATS[job.format]
+    chosen = format.choose_blobs(job.blob_choice)
+    columns = Columns.of(job.document["include"], job.document["keys"], chosen)
+    encoder = format.make_encoder(columns, file)
+    if chosen.copied:
+        complete: Complete = CopySource(blobs, chosen.copied, limits).complete
+    else:
+        complete = partial(_add_links, blobs, job, chosen.linked)
+    count = missing = 0
+    for begin in range(0, len(uids), _PAGE):
+        rows = await _read_rows(engine, job, uids[begin : begin + _PAGE])
+        batches = complete(rows)
+        while batch := await asyncio.to_thread(next, batches, ()):
+            await confirm()
+            await asyncio.to_thread(encoder.add, batch)
+            missing += sum(_count_missing(row, chosen) for row in batch)
+            failpoint("export.write.batch")
+        count += len(rows)
+    await asyncio.to_thread(encoder.close)
+    return Encoded(count, missing)
+
+
+async def _read_rows(engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID]) -> list[Row]:
+    """Read the members that are still there; their predictions say which of them match."""
+    include = job.document["include"]
+    async with engine.connect() as connection:
+        spans = await find_ranges(connection)
+        model_id = await read_model_id(connection, job)
+        found = await read_visible(connection, job.model, uids, spans, include=include)
+        matched = None
+        if found and PREDICTIONS in include and job.document["saved"] is not None:
+            query = await build_question(connection, job.model, job.document)
+            there = {job.model: [one.uid for one in found]}
+            matched = await find_matched(connection, query, there, Deadline.after(_MATCH_SECONDS))
+    return [Row(model_id, one.mark(matched)) for one in found]
+
+
+def _count_missing(row: Row, chosen: ChosenBlobs) -> int:
+    """Return how many blobs the inference names and the part has not."""
+    present = {**(row.urls or {}), **(row.contents or {})}
+    blobs = (*chosen.linked, *chosen.copied)
+    named = [blob for blob in blobs if row.inference.row[STORAGE_KEYS[blob]] is not None]
+    return sum(present[blob] is None for blob in named)
+
+
+def _add_links(
+    blobs: Blobs, job: ExportJob, linked: Sequence[str], rows: Sequence[Row]
+) -> Iterator[Sequence[Row]]:
+    """Add presigned links, if any are linked. They are signed as of the request, so that all links
+    of an export end at once: with the export, or after the seven days that signatures have."""
+    lasting = min(job.expires_at - job.requested_at, _LONGEST_LINK)
+    seconds = max(1, int(lasting.total_seconds()))
+
+    def sign(row: Row, blob: str) -> str | None:
+        key = get_storage_key(row.inference, blob)
+        if key is None:
+            return None
+        try:
+            return blobs.presign(parse_stored(key), seconds, at=job.requested_at)
+        except BlobMissing:  # a key that no client can address, or a bucket no longer allowed
+            return None
+
+    yield [
+        row._replace(urls={blob: sign(row, blob) for blob in linked}) if linked else row
+        for row in rows
+    ]
+
+
+class CopySource:
+    """Adds the bytes of blobs to the rows of one part."""
+
+    def __init__(self, blobs: Blobs, copied: Sequence[str], limits: CopyLimits) -> None:
+        self._blobs, self._copied, self._most = blobs, copied, limits.blob
+        self._left = max(_SURPLUS * limits.part, limits.part + len(copied) * limits.blob)
+
+    def complete(self, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+        """Yield the rows with their blobs, in batches that depend on nothing but the blobs: so a
+        part that is written again has the same bytes. Raises ObjectStoreUnavailable. Blocks."""
+        batch: list[Row] = []
+        size = 0
+        while rows:
+            some = self._read_some(rows[:_BATCH_ROWS])
+            rows = rows[len(some) :]
+            for bare, results in some:
+                row = bare._replace(contents=self._take(results))
+                row_size = measure_contents(row)
+                if batch and (size + row_size > _BATCH_BYTES or len(batch) == _BATCH_ROWS):
+                    yield batch
+                    batch, size = [], 0
+                batch.append(row)
+                size += row_size
+        if batch:
+            yield batch
+
+    def _read_some(self, rows: Sequence[Row]) -> list[tuple[Row, Sequence[Fetched]]]:
+        """Read the blobs of the first rows, of as many as a batch has bytes for; of one at
+        least."""
+        width = len(self._copied)
+        keys = [self._find_key(row, blob) for row in rows for blob in self._copied]
+        budget = _BATCH_BYTES if len(rows) > 1 else None
+        results = self._blobs.get_many(keys, limit=self._most, threads=_THREADS, budget=budget)
+        whole = results.index(OVER_BUDGET) // width if OVER_BUDGET in results else len(rows)
+        if whole == 0:
+            return self._read_some(rows[:1])
+        each = (results[at : at + width] for at in range(0, whole * width, width))
+        return [*zip(rows, each, strict=False)]
+
+    def _find_key(self, row: Row, blob: str) -> StorageKey | None:
+        """Return the key to read; None: the blob is gone, or its bucket no longer allowed."""
+        text = get_storage_key(row.inference, blob)
+        key = None if text is None else parse_stored(text)
+        return key if key is not None and key.bucket in self._blobs.buckets.allowed else None
+
+    def _take(self, results: Sequence[Fetched]) -> Mapping[str, bytes | None]:
+        """Return the bytes of a row's blobs, as long as the part has room for them."""
+        contents: dict[str, bytes | None] = {}
+        for blob, result in zip(self._copied, results, strict=True):
+            fits = isinstance(result, bytes) and len(result) <= self._left
+            contents[blob] = result if isinstance(result, bytes) and fits else None
+            self._left -= len(contents[blob] or b"")
+        return contents
 
 
 async def finish_export(
@@ -218,7 +395,7 @@ async def remove_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
     async with engine.begin() as connection:
         keep_lists = await is_downloaded(connection, job.id)
         await jobs.remove_parts(connection, job.id, keep_lists=keep_lists)
-        await end_removed(connection, job.id, state)
+        await jobs.move_job(connection, job.id, state)
     failpoint("export.remove.commit.after")
 
 

@@ -6,10 +6,9 @@ window about as long are made of; everything else is counted, by an index alone.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Select, func, select, true
@@ -40,19 +39,19 @@ _GRAINS: Final = (60, 300, 900, 3_600, 21_600, 86_400)
 _LEAST_GRAINS: Final = 60
 
 
-@dataclass(slots=True)
-class Tally:
-    """The inferences of a bar. `errors`: of those, `ok` is false."""
+_PARTS: Final = 20
+"""Of each bar, where no grains are stored: they say where in it its inferences are."""
 
-    inferences: int = 0
-    errors: int = 0
-    predicted: int = 0
 
-    def add(self, inferences: int, errors: int, predicted: int) -> None:
-        """Add the counts of a part of the bar."""
-        self.inferences += inferences
-        self.errors += errors
-        self.predicted += predicted
+class Tally(NamedTuple):
+    """The inferences of a part of a bar, which has a number. `errors`: of those, `ok` is false."""
+
+    bar: int
+    lo: UUID
+    hi: UUID
+    inferences: int
+    errors: int
+    predicted: int
 
 
 async def count_in_bars(
@@ -60,7 +59,8 @@ async def count_in_bars(
 ) -> list[Tally]:
     """Count the inferences of the query's range, which has no conditions, in each bar, exactly.
 
-    `starts`: where each bar begins, and where the last one ends. Raises OutOfTime.
+    `starts`: where each bar begins, and where the last one ends. Returns parts that have any, in
+    order. Raises OutOfTime.
     """
     uids = [uid_floor(start) for start in starts]
     whole = query.scan_range.clip(uids[0], uids[-1])
@@ -68,7 +68,7 @@ async def count_in_bars(
     spans = [ScanRange(whole.model, *bounds) for bounds in ranges]
     spans = [span for span in spans if not span.clip(whole.lo, whole.hi).empty]
     stored = await read_stored(connection, query, spans, partition_count.c.bars, deadline)
-    tallies = [Tally() for _ in starts[1:]]
+    tallies: list[Tally] = []
     uncounted: list[ScanRange] = []
     for span in spans:
         part = span.clip(whole.lo, whole.hi)
@@ -76,27 +76,36 @@ async def count_in_bars(
             uncounted += _add_stored(stored[span], span, part, starts, tallies)
         else:
             uncounted.append(part)
+    steps = [(bar, step) for bar, ends in enumerate(pairwise(starts)) for step in _divide(*ends)]
     for run in split_unbroken(uncounted):
-        statement = _select_bars(span_around(run), uids, marks=query.marks)
-        for bar, *counts in await fetch(connection, statement, deadline, what="count by time"):
-            tallies[bar].add(*counts)
-    return tallies
+        here = span_around(run)
+        parts = [here.clip(*ends) for _, ends in steps]
+        statement = _select_counts(here, parts, marks=query.marks)
+        for n, *counts in await fetch(connection, statement, deadline, what="count by time"):
+            tallies.append(Tally(steps[n][0], parts[n].lo, parts[n].hi, *counts))
+    return sorted(tallies)
 
 
-def _select_bars(scan_range: ScanRange, starts: Sequence[UUID], *, marks: bool) -> Select[Any]:
-    """Count each bar by itself: to find the bar of each row takes more than to count it."""
-    bars = [(n, scan_range.clip(*bounds)) for n, bounds in enumerate(pairwise(starts))]
-    bar = list_ranges([(n, part.lo, part.hi) for n, part in bars if not part.empty])
+def _divide(since: datetime, until: datetime) -> Iterator[tuple[UUID, UUID]]:
+    step = (until - since) / _PARTS
+    return pairwise(map(uid_floor, [*(since + n * step for n in range(_PARTS)), until]))
+
+
+def _select_counts(
+    scan_range: ScanRange, parts: Sequence[ScanRange], *, marks: bool
+) -> Select[Any]:
+    """Count each part by itself: to find the part of each row takes more than to count it."""
+    part = list_ranges([(n, part.lo, part.hi) for n, part in enumerate(parts) if not part.empty])
     row = inference.alias()
     counts = select(
         func.count().label("inferences"),
         func.count().filter(row.c.ok.is_(False)).label("errors"),
         func.count().filter(row.c.prediction_count > 0).label("predicted"),
-    ).where(scan_range.of(row), row.c.uid >= bar.c.lo, row.c.uid < bar.c.hi)
+    ).where(scan_range.of(row), row.c.uid >= part.c.lo, row.c.uid < part.c.hi)
     tests = [test_unmarked(scan_range, row.c.uid)] if marks else []
     counted = counts.where(*tests).lateral()
     some = counted.c.inferences > 0
-    return select(bar.c.n, counted).join_from(bar, counted, true()).where(some)
+    return select(part.c.n, counted).join_from(part, counted, true()).where(some)
 
 
 def list_ranges(ranges: Sequence[tuple[int, UUID, UUID]]) -> Any:
@@ -112,8 +121,9 @@ async def count_span(connection: AsyncConnection, span: ScanRange) -> dict[str, 
     lo, hi = (_seconds(uid) for uid in (span.lo, span.hi))
     grain = max((one for one in _GRAINS if one * _LEAST_GRAINS <= hi - lo), default=_GRAINS[0])
     first, end = int(lo // grain), int(-(-hi // grain))
-    starts = [uid_floor(datetime.fromtimestamp(n * grain, UTC)) for n in range(first, end + 1)]
-    rows = await connection.execute(_select_bars(span, starts, marks=False))
+    starts = [_floor(n * grain) for n in range(first, end + 1)]
+    grains = [span.clip(*ends) for ends in pairwise(starts)]
+    rows = await connection.execute(_select_counts(span, grains, marks=False))
     return {"grain": grain, "bars": {str(first + bar): counts for bar, *counts in rows}}
 
 
@@ -122,7 +132,7 @@ def _add_stored(
     span: ScanRange,
     part: ScanRange,
     starts: Sequence[datetime],
-    tallies: Sequence[Tally],
+    tallies: list[Tally],
 ) -> Iterator[ScanRange]:
     """Add what is stored of a part of a span; yield what is left to be counted."""
     grain, begins = stored["grain"], [start.timestamp() for start in starts]
@@ -134,11 +144,17 @@ def _add_stored(
         yield part
         return
     for number, counts in stored["bars"].items():
-        if first <= int(number) < end:
-            tallies[bisect_right(begins, max(int(number) * grain, least)) - 1].add(*counts)
-    inner = [uid_floor(datetime.fromtimestamp(n * grain, UTC)) for n in (first, end)]
+        if first <= (n := int(number)) < end:
+            bar = bisect_right(begins, max(n * grain, least)) - 1
+            here = span.clip(_floor(n * grain), _floor((n + 1) * grain))
+            tallies.append(Tally(bar, here.lo, here.hi, *counts))
+    inner = [_floor(n * grain) for n in (first, end)]
     rest = (part.clip(LOWEST, inner[0]), part.clip(inner[1], HIGHEST))
     yield from (piece for piece in rest if not piece.empty)
+
+
+def _floor(seconds: int) -> UUID:
+    return uid_floor(datetime.fromtimestamp(seconds, UTC))
 
 
 def _seconds(uid: Any) -> float:

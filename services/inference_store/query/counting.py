@@ -36,7 +36,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.database import cause_of
 from inference_store.index.distribution import is_distributed
-from inference_store.index.partitions import TimePartition
+from inference_store.index.partitions import TimePartition, list_partitions
 from inference_store.index.tables import (
     SIDE_TABLES,
     inference,
@@ -82,14 +82,6 @@ class BegunCount:
 
     id: int
     scan_range: ScanRange
-
-
-async def find_ended(connection: AsyncConnection, before: datetime) -> list[TimePartition]:
-    """Return the open partitions that ended before an instant, newest first."""
-    here = partition_span.c
-    query = select(here.lo, here.hi, here.name).where(here.state == "open", here.hi <= before)
-    rows = await connection.execute(query.order_by(here.lo.desc()))
-    return [TimePartition(row.lo, row.hi, row.name) for row in rows]
 
 
 async def find_uncounted(
@@ -197,7 +189,8 @@ async def count_ended(
         # writer's note was not visible yet
         there = exists().where(partition_count.c.id == outdated_count.c.partition_count)
         await connection.execute(delete(outdated_count).where(~there))
-        partitions = await find_ended(connection, before or datetime.now(UTC) - _ENDED)
+        end = before or datetime.now(UTC) - _ENDED
+        partitions = [one for one in await list_partitions(connection, hi=end) if one.hi <= end]
     for partition in partitions:
         if time.monotonic() >= until:
             return False

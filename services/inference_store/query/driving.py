@@ -298,13 +298,7 @@ MOST: Final = 4
 """Keys whose lists are subtracted from all inferences; further missing keys are tested."""
 # For each partition, one hash of the inferences that have a key.
 JOINING: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "enable_nestloop": "off",
-        "enable_mergejoin": "off",
-        "enable_parallel_hash": "off",
-        "hash_mem_multiplier": "1",
-        "work_mem": "32MB",
-    }
+    {**_JOINING, "enable_parallel_hash": "off", "work_mem": "32MB"}
 )
 
 

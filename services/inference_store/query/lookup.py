@@ -257,15 +257,13 @@ async def find_absent(
     connection: AsyncConnection,
     model: int,
     inference_ids: Sequence[str],
-    *,
-    seconds: float = MOST_SECONDS,
 ) -> list[str]:
     """Return the ids that no inference of the model has, in their order.
 
     An inference that is hidden, because another erasure deletes it, still has its id. Raises
     Invalid, OutOfTime.
     """
-    deadline = Deadline.after(seconds)
+    deadline = Deadline.after(MOST_SECONDS)
     spans = await find_ranges(connection, closed=True)
     absent = dict.fromkeys(inference_ids)
     for inference_id in inference_ids:

@@ -141,6 +141,12 @@ class ByKey:
         return select(inference.c.uid).where(scan_range.of(inference)).except_(have)
 
 
+def _get_type(of: Property) -> TypeEngine[Any]:
+    assert of.kind != "location"
+    numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
+    return numbers.get(of.stored) or TYPES[of.kind]
+
+
 @dataclass(frozen=True, slots=True)
 class ByProperty:
     """By a property of the inference itself."""
@@ -164,8 +170,7 @@ class ByProperty:
 
     @property
     def type(self) -> TypeEngine[Any]:
-        numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
-        return numbers.get(self.of.stored) or TYPES[self.kind]
+        return _get_type(self.of)
 
     def rows(self, scan_range: ScanRange) -> Rows:
         row = inference.alias()
@@ -219,7 +224,7 @@ class ByPrediction:
 
     @property
     def type(self) -> TypeEngine[Any]:
-        return Double()
+        return _get_type(self.of)
 
     def rows(self, scan_range: ScanRange) -> Rows:
         row, other = prediction.alias(), prediction.alias()
@@ -242,7 +247,11 @@ Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom | ByPrediction
 # Both are in the order of time: a uid begins with the time.
 TIME = frozenset({"received_at", "uid"})
 UNORDERED = frozenset({"location"})
-SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
+_PREDICTION: Final = "prediction."
+_OF_PREDICTIONS: Final = {
+    _PREDICTION + name: of for name, of in PREDICTION_COLUMNS.items() if of.kind == "number"
+}
+SORTABLE = (*(name for name in PROPERTIES if name not in UNORDERED), *_OF_PREDICTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +284,6 @@ class MissingValue(Condition):
 EXAMPLE: Final = "distance(location, POINT(13.4 52.5))"
 PATH: Final = "sort"
 _CALL: Final = re.compile(r"\s*distance\s*\(", re.IGNORECASE)
-_PREDICTION: Final = "prediction."
 NEWEST_FIRST: Final = "-received_at"
 # A key of 256 characters, with a prefix and a suffix.
 MOST_SORT_CHARACTERS = 300
@@ -321,10 +329,9 @@ async def resolve_sort(
     stored = None if name.startswith(OWN) else keys.get(key)
     if not name.startswith(OWN) and not (stored and any(seen.kind for seen in stored.types)):
         stored = keys.get(f"{key}[]", stored)  # the name of an array means its elements
-    of_prediction = PREDICTION_COLUMNS.get(name.removeprefix(_PREDICTION))
-    if name.startswith(_PREDICTION) and of_prediction and of_prediction.stored == "double":
+    if name in _OF_PREDICTIONS:
         hidden = f"sort: the metadata key of this name is {METADATA}{key}"
-        order = ByPrediction(of_prediction, descending)
+        order = ByPrediction(_OF_PREDICTIONS[name], descending)
         return Sort(descending, order, (hidden,) if stored else ())
     if property_ in PROPERTIES:
         if stored is not None and not name.startswith(METADATA):

@@ -1,16 +1,18 @@
 """The overview of a model: exact counts in bars of time, and latencies, labels, scores and problems
 of a sample of each bar. However many inferences there are, the sample is read by an index, in so
-many short ranges of each bar.
+many short ranges of each bar. A bar with many inferences is divided into strata that are counted
+exactly, and the rows of a stratum stand for all of it.
 """
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import isfinite
-from typing import Any, Final, TypeAlias
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from pydantic import Field
@@ -19,7 +21,7 @@ from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference, label, prediction
-from inference_store.inference.events import SIDES, uid_floor
+from inference_store.inference.events import SIDES
 from inference_store.inference.field_docs import Stored
 
 from .aggregates.bins import automatic, automatic_times, exact, percentile
@@ -44,14 +46,30 @@ MOST_OF_A_BAR: Final = 200
 MOST_READ_WHOLE: Final = 5_000
 """A window of no more inferences is read whole."""
 _SLOTS: Final = 20
+_OF_A_SLOT: Final = MOST_OF_A_BAR // _SLOTS
+_DIVISIONS: Final = 3
+"""How often the slots of a bar are divided at most, if few of them are full."""
 _LABELS: Final = 6
 _SCORE_BINS: Final = 20
 _NEWEST: Final = 12
 _PROBLEMS: Final = (*(f"{side}_problem" for side in SIDES), "problem")
 _MOST_PROBLEMS: Final = 10
 _AT: Final = (50, 95, 99)
+_COUNTS: Final = ("inferences", "errors", "predicted")
 _Slot: TypeAlias = tuple[int, UUID, UUID]
-"""A part of a bar, which has a number: uids, half-open."""
+"""A part of what has this number: uids, half-open."""
+_Read: TypeAlias = tuple[_Slot, list[Any]]
+"""A slot, and its first rows."""
+
+
+class _Sampled(NamedTuple):
+    """A row of a bar, which stands for so many inferences."""
+
+    bar: int
+    weight: float
+    row: Any
+
+
 # In the order of the index, whatever the planner thinks of ranges that it does not know yet.
 _BY_INDEX: Final = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off"}
 
@@ -150,9 +168,10 @@ async def read_overview(
         return _describe([], [], [], {}, [])
     tallies = await count_in_bars(connection, query, bounds, deadline)
     reader = _Reader(connection, query, deadline)
-    rows = await reader.read_sample(list(pairwise(bounds)), tallies)
-    newest, names = await reader.find_newest(), await reader.name_labels(rows)
-    return _describe(bounds, tallies, rows, names, newest)
+    sample = await reader.read_sample(tallies)
+    newest = await reader.find_newest()
+    names = await reader.name_labels({one.row.top_label for one in sample} - {None})
+    return _describe(bounds, tallies, sample, names, newest)
 
 
 async def _choose_bounds(
@@ -181,36 +200,62 @@ class _Reader:
     def __init__(self, connection: AsyncConnection, query: Query, deadline: Deadline) -> None:
         self._connection, self._query, self._deadline = connection, query, deadline
 
-    async def read_sample(
-        self, bars: Sequence[tuple[datetime, datetime]], tallies: Sequence[Tally]
-    ) -> list[Any]:
+    async def read_sample(self, tallies: Sequence[Tally]) -> list[_Sampled]:
         """Read all of a bar with few inferences, and of another the first few of each slot."""
-        few, slots = list[_Slot](), list[_Slot]()
+        few, strata = list[Tally](), list[Tally]()
         total = sum(tally.inferences for tally in tallies)
         most = max(total, MOST_OF_A_BAR) if total <= MOST_READ_WHOLE else MOST_OF_A_BAR
-        for bar, ((since, until), tally) in enumerate(zip(bars, tallies, strict=True)):
-            if tally.inferences > most:
-                step = (until - since) / _SLOTS
-                ends = [*(since + n * step for n in range(_SLOTS)), until]
-                slots += [(bar, *slot) for slot in pairwise(map(uid_floor, ends))]
-            elif tally.inferences:
-                few.append((bar, uid_floor(since), uid_floor(until)))
-        rows = await self._read(few, most)
-        found = await self._read(slots, MOST_OF_A_BAR // _SLOTS)
-        # most of such a bar came in few of its slots: more is read of these
-        read = Counter(row.bar for row in found)
-        again = [slot for slot in slots if 2 * read[slot[0]] < MOST_OF_A_BAR]
-        thin = {bar for bar, _, _ in again}
-        rows += [row for row in found if row.bar not in thin]
-        return rows + await self._read(again, MOST_OF_A_BAR // 4)
+        for _, group in groupby(tallies, attrgetter("bar")):
+            parts = list(group)
+            of_bar = sum(part.inferences for part in parts)
+            if of_bar > most:
+                strata += _merge(parts, of_bar / _SLOTS)
+            else:
+                few += _merge(parts, of_bar)
+        read = await self._read([(n, part.lo, part.hi) for n, part in enumerate(few)], most)
+        whole = [_Sampled(few[n].bar, 1, row) for (n, _, _), rows in read for row in rows]
+        return [*whole, *await self._read_strata(strata)]
 
-    async def _read(self, slots: Sequence[_Slot], most: int) -> list[Any]:
-        rows: list[Any] = []
+    async def _read_strata(self, strata: Sequence[Tally]) -> Iterator[_Sampled]:
+        """Read of each so many slots as it has shares of its bar; if few of these are full, they
+        are divided."""
+        of_bars = Counter[int]()
+        for stratum in strata:
+            of_bars[stratum.bar] += stratum.inferences
+        shares = [max(1, round(_SLOTS * each.inferences / of_bars[each.bar])) for each in strata]
+        slots = [
+            slot
+            for n, stratum in enumerate(strata)
+            for slot in _divide((n, stratum.lo, stratum.hi), shares[n])
+        ]
+        done, full = list[_Read](), list[_Read]()
+        for turn in range(1 + _DIVISIONS):
+            read = await self._read(slots, _OF_A_SLOT)
+            done += [one for one in read if len(one[1]) < _OF_A_SLOT]
+            full += [one for one in read if len(one[1]) >= _OF_A_SLOT]
+            number = Counter(n for (n, _, _), _ in full)
+            thin = {n for n in number if 2 * number[n] <= shares[n]}
+            if not thin or turn == _DIVISIONS:
+                break
+            slots = [
+                piece
+                for slot, _ in full
+                if slot[0] in thin
+                for piece in _divide(slot, shares[slot[0]] // number[slot[0]])
+            ]
+            full = [one for one in full if one[0][0] not in thin]
+        return _weigh([*done, *full], strata)
+
+    async def _read(self, slots: Sequence[_Slot], most: int) -> list[_Read]:
+        read: list[_Read] = [(slot, []) for slot in slots]
         parts = await find_pieces(self._connection, self._query) if slots else ()
         for here in map(span_around, split_unbroken(parts)):
-            if within := [slot for slot in slots if slot[1] < here.hi and slot[2] > here.lo]:
-                rows += await self._fetch(self._select(here, within, most), "read a sample")
-        return rows
+            numbered = [(n, lo, hi) for n, (_, lo, hi) in enumerate(slots)]
+            if within := [one for one in numbered if one[1] < here.hi and one[2] > here.lo]:
+                select_some = self._select(here, within, most)
+                for row in await self._fetch(select_some, "read a sample"):
+                    read[row.slot][1].append(row)
+        return read
 
     def _select(self, here: ScanRange, slots: Sequence[_Slot], most: int) -> Select[Any]:
         slot = list_ranges(slots)
@@ -228,7 +273,7 @@ class _Reader:
             .limit(most)
             .lateral("some")
         )
-        return select(slot.c.n.label("bar"), some).join_from(slot, some, true())
+        return select(slot.c.n.label("slot"), some).join_from(slot, some, true())
 
     async def find_newest(self) -> list[UUID]:
         """Return the newest inferences with a prediction: the first of each has the ordinal 0."""
@@ -243,10 +288,10 @@ class _Reader:
                 break
         return newest
 
-    async def name_labels(self, rows: Sequence[Any]) -> dict[int, str]:
-        """Return the names of the labels of the rows."""
-        numbers = bind_many({row.top_label for row in rows} - {None}, INTEGER())
-        named = select(label.c.label, label.c.name).where(label.c.label == numbers.any_())
+    async def name_labels(self, numbers: Collection[int]) -> dict[int, str]:
+        """Return the names of labels."""
+        bound = bind_many(numbers, INTEGER())
+        named = select(label.c.label, label.c.name).where(label.c.label == bound.any_())
         return {row.label: row.name for row in await self._fetch(named, "name the labels")}
 
     def _list_tests(self, here: ScanRange, uid: Any) -> list[ColumnElement[bool]]:
@@ -257,81 +302,100 @@ class _Reader:
         return await fetch(self._connection, statement, self._deadline, **how)
 
 
-# What the sample says: each row stands for as many inferences of its bar as there are to one read.
+def _merge(parts: Sequence[Tally], most: float) -> list[Tally]:
+    """Lay neighbours together as long as they have no more inferences than this."""
+    merged: list[Tally] = []
+    for part in parts:
+        if merged and merged[-1].inferences + part.inferences <= most:
+            together = merged[-1].inferences + part.inferences
+            merged[-1] = merged[-1]._replace(hi=part.hi, inferences=together)
+        else:
+            merged.append(part)
+    return merged
 
 
-class _Sample:
-    def __init__(self, rows: Sequence[Any], tallies: Sequence[Tally]) -> None:
-        self.rows = rows
-        self.read = Counter(row.bar for row in rows)
-        self._weights = {bar: tallies[bar].inferences / n for bar, n in self.read.items()}
+def _divide(slot: _Slot, number: int) -> Iterator[_Slot]:
+    n, lo, hi = slot
+    step = (hi.int - lo.int) // number
+    ends = [lo, *(UUID(int=lo.int + place * step) for place in range(1, number)), hi]
+    return ((n, *piece) for piece in pairwise(ends))
 
-    def estimate(self, marked: Iterable[tuple[int, Hashable]]) -> dict[tuple[int, Any], float]:
-        """Return how many inferences of each bar have each mark, of the rows that have it."""
-        return {key: n * self._weights[key[0]] for key, n in Counter(marked).items()}
 
-    def sum_up(self, marked: Iterable[tuple[int, Hashable]]) -> dict[Any, int]:
-        """Return how many inferences of all bars have each mark, the most first."""
-        sums: dict[Any, float] = {}
-        for (_, mark), number in self.estimate(marked).items():
-            sums[mark] = sums.get(mark, 0.0) + number
-        return {mark: round(sums[mark]) for mark in sorted(sums, key=lambda m: (-sums[m], m))}
+def _weigh(read: Iterable[_Read], strata: Sequence[Tally]) -> Iterator[_Sampled]:
+    """Yield the rows. A slot that is not full was read whole: what is left of its stratum is shared
+    by the rows of the full ones."""
+    whole, full = Counter[int](), Counter[int]()
+    for (n, _, _), rows in read:
+        (full if len(rows) >= _OF_A_SLOT else whole)[n] += len(rows)
+    for (n, _, _), rows in read:
+        is_full = len(rows) >= _OF_A_SLOT
+        weight = max(1.0, (strata[n].inferences - whole[n]) / full[n]) if is_full else 1.0
+        yield from (_Sampled(strata[n].bar, weight, row) for row in rows)
 
-    def find_latencies(self) -> dict[int | None, Latency]:
-        """Return the percentiles of each bar, and of all."""
-        counts = defaultdict[int | None, Counter[float]](Counter)
-        for row in self.rows:
-            if row.model_ms is not None:
+
+# What the sample says.
+
+
+def _add_up(weights: Iterable[tuple[Any, float]]) -> dict[Any, int]:
+    """Return how many inferences have each mark, the most first."""
+    sums = defaultdict[Any, float](float)
+    for mark, weight in weights:
+        sums[mark] += weight
+    return {mark: round(sums[mark]) for mark in sorted(sums, key=lambda m: (-sums[m], m))}
+
+
+def _find_latencies(sample: Iterable[_Sampled]) -> dict[int | None, Latency]:
+    """Return the percentiles of each bar, and of all."""
+    counts = defaultdict[int | None, Counter[float]](Counter)
+    for one in sample:
+        if one.row.model_ms is not None:
+            for of in (one.bar, None):
                 # a percentile has a rank: whole thousandths of an inference
-                weight = round(1_000 * self._weights[row.bar])
-                for of in (row.bar, None):
-                    counts[of][row.model_ms] += weight
-        return {
-            of: Latency(**{f"p{at}": round(percentile(some, Decimal(at)), 3) for at in _AT})
-            for of, some in counts.items()
-        }
+                counts[of][one.row.model_ms] += round(1_000 * one.weight)
+    return {
+        of: Latency(**{f"p{at}": round(percentile(some, Decimal(at)), 3) for at in _AT})
+        for of, some in counts.items()
+    }
 
 
 def _describe(
     bounds: Sequence[datetime],
     tallies: Sequence[Tally],
-    rows: Sequence[Any],
+    sample: Sequence[_Sampled],
     names: Mapping[int, str],
     newest: list[UUID],
 ) -> Overview:
-    sample = _Sample(rows, tallies)
-    inferences, errors, predicted = (
-        sum(getattr(tally, name) for tally in tallies)
-        for name in ("inferences", "errors", "predicted")
-    )
-    by_label = [(row.bar, names[row.top_label]) for row in rows if row.top_label in names]
-    totals, latencies = sample.sum_up(by_label), sample.find_latencies()
+    bars = [dict.fromkeys(_COUNTS, 0) for _ in bounds[1:]]
+    for tally in tallies:
+        for name in _COUNTS:
+            bars[tally.bar][name] += getattr(tally, name)
+    sampled, latencies = Counter(one.bar for one in sample), _find_latencies(sample)
+    by_label = [(one, names[label]) for one in sample if (label := one.row.top_label) in names]
+    totals = _add_up((name, one.weight) for one, name in by_label)
     top, others = list(totals)[:_LABELS], list(totals)[_LABELS:]
-    mix = sample.estimate((bar, name if name in top else None) for bar, name in by_label)
+    places = {name: place for place, name in enumerate(top)}
+    mix = _add_up(((one.bar, places.get(name, len(top))), one.weight) for one, name in by_label)
+    inferences = sum(bar["inferences"] for bar in bars)
     return Overview(
         received_from=bounds[0] if bounds else None,
         received_to=bounds[-1] if bounds else None,
         inferences=inferences,
-        errors=errors,
-        predicted=predicted,
-        sampled=len(rows),
-        estimated=len(rows) < inferences,
+        errors=sum(bar["errors"] for bar in bars),
+        predicted=sum(bar["predicted"] for bar in bars),
+        sampled=len(sample),
+        estimated=len(sample) < inferences,
         latency=latencies.get(None),
         bars=[
             OverviewBar(
                 received_from=since,
                 received_to=until,
-                inferences=tally.inferences,
-                errors=tally.errors,
-                predicted=tally.predicted,
-                sampled=sample.read[bar],
+                **bars[bar],
+                sampled=sampled[bar],
                 latency=latencies.get(bar),
-                labels=[round(mix.get((bar, name), 0)) for name in top],
-                other_labels=round(mix.get((bar, None), 0)),
+                labels=[mix.get((bar, place), 0) for place in range(len(top))],
+                other_labels=mix.get((bar, len(top)), 0),
             )
-            for bar, ((since, until), tally) in enumerate(
-                zip(pairwise(bounds), tallies, strict=True)
-            )
+            for bar, (since, until) in enumerate(pairwise(bounds))
         ],
         labels=[LabelCount(label=name, inferences=totals[name]) for name in top],
         other_labels=sum(totals[name] for name in others),
@@ -341,29 +405,29 @@ def _describe(
     )
 
 
-def _list_scores(sample: _Sample) -> list[ScoreBin]:
-    known = ((row.bar, row.top_score) for row in sample.rows if row.top_score is not None)
-    scores = [(bar, score) for bar, score in known if isfinite(score)]
+def _list_scores(sample: Iterable[_Sampled]) -> list[ScoreBin]:
+    known = ((one.row.top_score, one.weight) for one in sample if one.row.top_score is not None)
+    scores = [(score, weight) for score, weight in known if isfinite(score)]
     if not scores:
         return []
-    low, high = (end(score for _, score in scores) for end in (min, max))
+    low, high = (end(score for score, _ in scores) for end in (min, max))
     bounds = [number / _SCORE_BINS for number in range(_SCORE_BINS + 1)]
     if low < 0 or high > 1:
         bounds = [float(bound) for bound in automatic(exact(low), exact(high), _SCORE_BINS)]
     last = len(bounds) - 2
-    bins = sample.sum_up((bar, min(bisect_right(bounds, score) - 1, last)) for bar, score in scores)
+    bins = _add_up((min(bisect_right(bounds, score) - 1, last), n) for score, n in scores)
     return [
         ScoreBin(low=low, high=high, inferences=bins.get(number, 0))
         for number, (low, high) in enumerate(pairwise(bounds))
     ]
 
 
-def _list_problems(sample: _Sample) -> list[CaptureProblem]:
-    found = sample.sum_up(
-        (row.bar, (name, value))
-        for row in sample.rows
+def _list_problems(sample: Iterable[_Sampled]) -> list[CaptureProblem]:
+    found = _add_up(
+        ((name, value), one.weight)
+        for one in sample
         for name in _PROBLEMS
-        if (value := getattr(row, name)) is not None
+        if (value := getattr(one.row, name)) is not None
     )
     return [
         CaptureProblem(property=name, value=value, inferences=max(1, found[name, value]))

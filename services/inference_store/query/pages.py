@@ -302,22 +302,23 @@ async def find_page(
     return replace(page, hits=page.hits[:limit], next=following)
 
 
-async def mark_matched(
-    connection: AsyncConnection, query: Query, page: Page, deadline: Deadline
-) -> Page:
-    """Find which predictions of a page its filter asks for. Raises OutOfTime."""
-    if query.wanted is None or not page.hits:
-        return page
-    uids: dict[int, list[UUID]] = {hit.model: [] for hit in page.hits}
-    for hit in page.hits:
-        uids[hit.model].append(hit.uid)
+async def find_matched(
+    connection: AsyncConnection,
+    query: Query,
+    uids: Mapping[int, Sequence[UUID]],
+    deadline: Deadline,
+) -> set[tuple[UUID, int]] | None:
+    """Return the uids and ordinals of the predictions that a filter asks for, of these inferences
+    by model; None if it asks for none. Raises OutOfTime."""
+    if query.wanted is None:
+        return None
     matched: set[tuple[UUID, int]] = set()
     for model, some in uids.items():
         statement = partial(_select_matched, query.of_model(model), query.wanted, some)
         what = "see which predictions match"
         rows = await fetch(connection, statement, deadline, large=query.large, what=what)
         matched |= {(row[0], row[1]) for row in rows}
-    return replace(page, matched=matched)
+    return matched
 
 
 def _select_matched(query: Query, wanted: Condition, uids: Sequence[UUID]) -> Select[Any]:

@@ -119,10 +119,6 @@ def _described(table: Table) -> Iterator[Property]:
             yield Property(name, kind, column.doc, _column(name), stored)
 
 
-def _table(*entries: Property) -> Mapping[str, Property]:
-    return MappingProxyType({entry.name: entry for entry in entries})
-
-
 LATENCIES: Final[Mapping[str, tuple[str, str]]] = {
     "pre_ms": ("received_at", "forwarded_at"),
     "model_ms": ("forwarded_at", "responded_at"),
@@ -132,7 +128,7 @@ LATENCIES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 # fmt: off
-PROPERTIES: Final = _table(
+PROPERTIES: Final[Mapping[str, Property]] = {entry.name: entry for entry in (
     Property("model_id", "string", "the model", _of_model(registration.c.model_id)),
     Property("project_id", "string", "the model's project",
              _of_model(registration.c.project_id)),
@@ -159,8 +155,8 @@ PROPERTIES: Final = _table(
              _column("revision"), "whole"),
     Property("data_deleted_at", "timestamp", "when its input was deleted",
              _column("data_deleted_at")),
-)
-PREDICTION_COLUMNS: Final = _table(
+)}
+PREDICTION_COLUMNS: Final[Mapping[str, Property]] = {entry.name: entry for entry in (
     Property("label", "string", "what was recognised", _label("label")),
     Property("score", "number", "how sure the model was", _column("score"), "double"),
     Property("rank", "number", "1 is the first", _column("rank"), "whole"),
@@ -181,7 +177,7 @@ PREDICTION_COLUMNS: Final = _table(
     Property("start", "number", "where in the text it starts", _column("start"), "whole"),
     Property("end", "number", "where in the text it ends", _column("end"), "whole"),
     Property("value", "number", "the value of a tabular output", _column("value"), "exact"),
-)
+)}
 # fmt: on
 
 
@@ -248,12 +244,8 @@ def like_prefix(pattern: str) -> tuple[str, bool]:
     return "".join(token[-1] for token in plain), bool(rest) and set(rest) == {"%"}
 
 
-def _make_table(*entries: Operator) -> Mapping[str, Operator]:
-    return MappingProxyType({entry.name: entry for entry in entries})
-
-
 # fmt: off
-OPERATORS: Final = _make_table(
+OPERATORS: Final[Mapping[str, Operator]] = {entry.name: entry for entry in (
     Operator("eq", ("EQUAL", "EQUALS", "="), "some value is equal",
              Takes.ONE, "some", _ALL),
     Operator("neq", ("NOT_EQUAL", "NOT_EQUALS", "<>", "!="),
@@ -285,7 +277,7 @@ OPERATORS: Final = _make_table(
     Operator("missing", ("MISSING", "NOT_EXISTS", "IS_NULL", "DOES_NOT_EXIST"),
              "the key was not sent",
              Takes.NONE, "not_sent", _ALL),
-)
+)}
 # fmt: on
 
 _NAMED: Final[Mapping[str, Operator]] = MappingProxyType(

@@ -75,8 +75,11 @@ class Inference(NamedTuple):
         uid: UUID = self.row["uid"]
         return uid
 
-    def mark(self, matched: Collection[tuple[UUID, int]]) -> "Inference":
-        """Return it with `matched` of each prediction: whether its uid and ordinal are there."""
+    def mark(self, matched: Collection[tuple[UUID, int]] | None) -> "Inference":
+        """Return it with `matched` of each prediction: whether its uid and ordinal are there. None:
+        nobody asked for predictions."""
+        if matched is None:
+            return self
         uid = self.uid
         marked = [
             (*values[:-1], (uid, values[_ORDINAL]) in matched)

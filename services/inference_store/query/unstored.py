@@ -59,18 +59,17 @@ async def evaluate(
     predicates: Sequence[Predicate],
     *,
     certain: bool = False,
-    indexed_at: datetime | None = None,
 ) -> list[Truths | None]:
     """Return the values of the predicates for each inference; None: they cannot be evaluated.
 
     `certain`: a predicate is true only if it is whatever the index would lack, else NULL.
-    `indexed_at`: when they would have been indexed; None: now. Raises OutOfTime.
+    Raises OutOfTime.
     """
     answers: list[Truths | None] = [[]] * len(items)
     if not (items and predicates):
         return answers
     deadline = Deadline.after(_SECONDS)
-    dictionary, at = _OwnDictionary(), indexed_at or datetime.now(UTC)
+    dictionary, at = _OwnDictionary(), datetime.now(UTC)
     nodes = iterate_nodes(tuple(predicates))
     keys = {*COORDINATES, *(node.name for node in nodes if isinstance(node, Metadata | Sent))}
     rows = [rows_of(_with_keys(item, keys), dictionary, indexed_at=at) for item in items]

@@ -5,16 +5,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from inference_store.erasure import rows
-from inference_store.erasure.erased_lists import hash_inference, record_erased
+from inference_store.erasure.erased_lists import record_erased
 from inference_store.erasure.pending_deletions import PendingDeletion, Position
 from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
 from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
-from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
+from inference_store.export.erased import record_batch
 from inference_store.index import key_registry, sidecars
 from inference_store.index.sidecars import CONTENT_TYPE, Identity, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
@@ -122,14 +121,12 @@ async def _forget(  # noqa: PLR0917
             whole_span=whole_span,
         )
         await rows.repoint_rows(connection, done, batch.moves)
-        hashing = None
         if leader.certifier is not None:
             key, doomed = leader.certifier.key, batch.doomed
             await record_erased(connection, key, erasure, done, doomed, whole_span=whole_span)
-            hashing = EntryHash(key.id, partial(hash_inference, key))
         # in the transaction that deletes their rows, of whole partitions too
-        recorded = ErasedBatch(erasure.id, erasure.scope, hashing)
-        await record_batch(connection, recorded, [(mark.model, mark.uid) for mark in done])
+        identities = [(mark.model, mark.uid) for mark in done]
+        await record_batch(connection, erasure.id, erasure.scope, identities)
     failpoint("retention.row_delete.after")
     ERASED.labels(erasure.scope).inc(erased)
     OBJECTS_DELETED.inc(objects)

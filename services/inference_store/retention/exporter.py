@@ -66,7 +66,8 @@ async def _take_step(leader: Leader, job: ExportJob) -> None:
             await _write(leader, job)
     except Invalid as error:
         async with leader.engine.begin() as connection:
-            await jobs.fail_job(connection, job.id, error.detail)
+            why = error.detail[: jobs.MOST_ERROR_CHARACTERS]
+            await jobs.move_job(connection, job.id, "failed", error=why)
         EXPORTS.labels("failed").inc()
         export = str(job.id)
         _log.warning("export failed", action="export_failed", export=export, error=error.detail)

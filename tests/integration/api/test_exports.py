@@ -10,7 +10,7 @@ from uuid import uuid4
 import nanoarrow
 import pytest
 
-from inference_store.export.part_formats import PART_FORMATS
+from inference_store.export.part_formats import PART_FORMATS, PartFormat
 from tests.integration.stored_inferences import NewInference, at
 
 from . import people
@@ -215,7 +215,9 @@ async def test_needs_confirmation_for_very_many_and_a_policy_ends_it_sooner(
             assert abs(expires - requested - timedelta(days=expected)) < timedelta(minutes=1)
 
 
-async def test_refuses_bad_requests_and_unknown_exports(api: Api) -> None:
+async def test_refuses_bad_requests_and_unknown_exports(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"format": "xlsx"}, "format"),
         ({"filter": "nn < 3"}, "filter"),
@@ -230,6 +232,10 @@ async def test_refuses_bad_requests_and_unknown_exports(api: Api) -> None:
     for body, fault in cases:
         problem = await api.ask(people.EXPORTS, body, status=422)
         assert any(error["path"].startswith(fault) for error in problem["errors"]), problem
+    with monkeypatch.context() as patched:
+        patched.setattr(PartFormat, "is_installed", False)
+        problem = await api.ask(people.EXPORTS, {}, status=422)
+    assert "install inference-store[parquet]" in problem["detail"]
     assert (await api.read("/v1/exports"))["items"] == []
     for method, path in [("GET", ""), ("GET", "/parts"), ("GET", "/parts/1"), ("POST", "/cancel")]:
         await api.call(method, f"/v1/exports/{uuid4()}{path}", status=404)

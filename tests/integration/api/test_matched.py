@@ -1,13 +1,19 @@
 """Which predictions of an answer match: the filter's conditions on predictions, one by one."""
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from typing import Any, Final
+
+import nanoarrow
+from arro3.io import read_parquet
 
 from .conftest import LINES, Api
 from .hallway import MODEL, make_frames
 
 _QUERY: Final = f"/v1/models/{MODEL}/inferences/query"
+_EXPORTS: Final = f"/v1/models/{MODEL}/exports"
 _Oracle = Callable[[dict[str, Any]], bool]
 
 
@@ -35,6 +41,9 @@ _CASES: Final[list[tuple[dict[str, Any], _Oracle | None]]] = [
     ({"filter": "prediction(label = 'person') AND NOT prediction(label = 'car')"}, _is_person),
     ({"filter": "NOT (NOT prediction(label = 'car') AND ok)"}, _is_car),
     ({"filter": "prediction(NOT label = 'car') OR frame_number < 8990"}, lambda o: not _is_car(o)),
+    ({"filter": "(prediction(label = 'car')) IN (TRUE)"}, _is_car),
+    ({"filter": "NOT (prediction(label = 'car')) IN (FALSE)"}, _is_car),
+    ({"filter": "(prediction(label = 'car')) IN (TRUE, FALSE)"}, None),
     ({"filter": "count_predictions(area >= 2000) + 1 > 2"}, lambda o: o["area"] >= 2000),
     ({"filter": "ok AND count_predictions(label = 'car') < 1"}, _is_car),
     ({"prediction": {"label": ["car", "bus"]}}, _is_car),
@@ -58,15 +67,15 @@ async def test_each_prediction_says_whether_it_matches(api: Api) -> None:
     assert len(lines) == 17
     assert all(sum(one["matched"] for one in line["predictions"]) == 1 for line in lines)
     sort = {"filter": "prediction(label = 'person') OR frame_number < 8954"}
-    for sign in ("", "-"):
+    for sign, name in (("", "score"), ("-", "score"), ("-", "rank")):
         found: list[Any] = []
         cursor: Any = None
         while not found or cursor:
-            more = {**sort, "sort": f"{sign}prediction.score", "limit": 7, "cursor": cursor}
+            more = {**sort, "sort": f"{sign}prediction.{name}", "limit": 7, "cursor": cursor}
             page = await api.ask(_QUERY, {"include": ["predictions"], **more})
             found, cursor = [*found, *page["items"]], page["next"]
         scores = [
-            [one["score"] for one in item["predictions"] or () if one["matched"]] for item in found
+            [one[name] for one in item["predictions"] or () if one["matched"]] for item in found
         ]
         expected = sorted({"": min, "-": max}[sign](some) for some in scores if some)
         firsts = [({"": min, "-": max}[sign])(some) for some in scores if some]
@@ -81,3 +90,42 @@ async def test_each_prediction_says_whether_it_matches(api: Api) -> None:
     }
     one = await api.read(f"/v1/models/{MODEL}/inferences/frame-006")
     assert {of["matched"] for of in one["predictions"]} == {None}
+
+
+async def test_the_parts_of_exports_say_it_as_streams_do(api: Api) -> None:
+    await api.store(*make_frames())
+    question = {"filter": "prediction(label = 'car') OR frame_number < 8954"}
+    include = {"include": ["metadata", "predictions"], "sort": "received_at"}
+    expected = await api.ask(_QUERY, {**question, **include, "limit": 1000})
+    exports = {
+        format: await api.ask(_EXPORTS, {**question, "format": format}, status=202)
+        for format in ("jsonl", "arrow", "csv", "parquet")
+    }
+    everything = await api.ask(_EXPORTS, {"format": "jsonl"}, status=202)
+    await api.run_retention()
+    parts = {
+        format: (await api.get(f"/v1/exports/{export['id']}/parts/1")).content
+        for format, export in exports.items()
+    }
+    lines = [json.loads(line) for line in parts["jsonl"].splitlines()]
+    arrow = nanoarrow.ArrayStream.from_readable(parts["arrow"]).read_all().to_pylist()
+    parquet = nanoarrow.ArrayStream(read_parquet(parts["parquet"])).read_all().to_pylist()
+    rows = csv.DictReader(io.StringIO(parts["csv"].decode()))
+    read = {
+        "jsonl": [line["predictions"] or [] for line in lines],
+        "arrow": [row["predictions"] for row in arrow],
+        "parquet": [row["predictions"] for row in parquet],
+        "csv": [json.loads(row["predictions"]) for row in rows],
+    }
+    wanted = [
+        [(one["label"], one["matched"]) for one in item["predictions"]]
+        for item in expected["items"]
+    ]
+    assert {is_it for item in wanted for _, is_it in item} == {True, False}
+    for format, items in read.items():
+        assert [[(one["label"], one["matched"]) for one in item] for item in items] == wanted, (
+            format
+        )
+    part = (await api.get(f"/v1/exports/{everything['id']}/parts/1")).text
+    items = [json.loads(line)["predictions"] for line in part.splitlines()]
+    assert {one["matched"] for item in items for one in item} == {None}

@@ -192,6 +192,7 @@ async def test_faults_in_a_filter_have_their_place_and_suggestions(api: Api) -> 
         ("aggregate", mode, "known are", "top"),
         ("aggregate", {"order": "-cuont"}, "the nearest are count", "count"),
         ("query", {"sort": "modle_ms"}, "unknown name", "model_ms"),
+        ("query", {"sort": "prediction.scor"}, "unknown name", "prediction.score"),
         ("query", {"sort": "nothing like it"}, "unknown name", "model_id"),
     ]
     for route, body, words, nearest in cases:

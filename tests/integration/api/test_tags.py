@@ -45,7 +45,7 @@ async def read_tags(api: Api, name: str) -> Any:
 
 async def test_tags_are_set_found_counted_exported_and_removed(api: Api) -> None:
     nothing: dict[str, Any] = {"missing": [], "refused": [], "remaining": []}
-    changed = await tag(api, add=["night", " wet "], filter="n >= 3", expected=3)
+    changed = await tag(api, add=["night", "wet"], filter="n >= 3", expected=3)
     assert changed == {"changed": 3, "unchanged": 0, **nothing}
     again = await tag(api, add=["night"], inference_ids=["i3", "i4", "none"])
     assert again == {"changed": 0, "unchanged": 2, **nothing, "missing": ["none"]}
@@ -96,6 +96,8 @@ async def test_refuses_what_would_lose_something(api: Api) -> None:
     assert "`expected`" in str(await tag(api, status=422, **more))
     assert "3 inferences match now" in (await tag(api, status=409, expected=2, **more))["detail"]
     assert (await tag(api, status=422, add=["x"], remove=["x"], inference_ids=["i3"]))["errors"]
+    [fault] = (await tag(api, status=422, add=["x", " wet"], inference_ids=["i3"]))["errors"]
+    assert (fault["path"], "write 'wet'" in fault["message"]) == ("add[1]", True)
     [refused] = (await tag(api, add=["x"], inference_ids=["i1", "i2"]))["refused"]
     assert "no array of texts" in refused["detail"]
     assert await read_tags(api, "i1") == [1, 2]

@@ -118,7 +118,7 @@ async def export_all(
             **dict.fromkeys(("filter", "saved", "since")),
             "until": now.isoformat(),
             "include": [],
-            "keys": [],
+            "keys": {},
         },
         "state": "done",
         "requested_by": "key:exporter",
@@ -172,21 +172,12 @@ async def request_all(
     include: Sequence[Included] = ("metadata", "predictions"),
     blobs: BlobChoice = "none",
 ) -> UUID:
-    id = uuid4()
     async with storing.engine.begin() as connection:
         document = await describe_question(
             connection, model, None, text=None, since=None, until=NOW, include=include, blobs=blobs
         )
-        await jobs.request_export(
-            connection,
-            id,
-            model=model,
-            format=format,
-            document=document,
-            requested_by="test",
-            expires_at=NOW + timedelta(days=1),
-        )
-    return id
+        new = jobs.NewExport(model, format, document, "test", NOW + timedelta(days=1))
+        return (await jobs.request_export(connection, new)).id
 
 
 async def read_job(storing: Storing, id: UUID) -> jobs.ExportJob:

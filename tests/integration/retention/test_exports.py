@@ -18,9 +18,9 @@ from inference_store.export.jobs import (
     Part,
     find_next,
     list_parts,
+    move_job,
     pack_uids,
     read_members,
-    request_removal,
     unpack_uids,
 )
 from inference_store.export.listing import Listing, begin_listing
@@ -135,21 +135,6 @@ async def test_the_list_of_a_downloaded_export_stays_when_its_objects_are_gone(
     [part] = await exported.parts()
     assert (part.state, part.uids) == ("removed", members[2].uid.bytes)
     assert [row.storage_key is None for row in await exported.erased()] == [False, True]
-
-
-async def test_exports_of_another_model_and_those_that_do_not_name_it_are_left_alone(
-    storing: Storing,
-) -> None:
-    model, other = await storing.model(), await storing.model("other")
-    at = ago(days=1)
-    members = await storing.inferences(model, 12, at)
-    others = await storing.inferences(other, 12, at)
-    between = await storing.inferences(model, 1, at.replace(microsecond=500_000))
-    exports = [await export_all(storing.engine, storing.blobs, some) for some in (members, others)]
-    await storing.erase(between[0])
-    for exported in exports:
-        assert {part.state for part in await exported.parts()} == {"written"}
-        assert await exported.erased() == []
 
 
 async def test_what_a_policy_takes_with_whole_partitions_is_recorded(storing: Storing) -> None:
@@ -356,7 +341,7 @@ async def test_a_kill_leaves_nothing_of_a_cancelled_export(
     await write(storing, most=_STORED // _PARTS)
     for id, kill in zip(exports, kills, strict=True):
         assert (await read_job(storing, id)).state == "done"
-        await storing.transact(request_removal, id)
+        await storing.transact(partial(move_job, id=id, state="cancelling"))
         await run_until_killed(kills, kill, environment, tmp_path)
     async with run_service(environment, tmp_path):
         for id in exports:

@@ -12,7 +12,7 @@ import nanoarrow
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inference_store.export.columns import Column, Kind, MetadataColumns, choose_columns
+from inference_store.export.columns import Column, Kind, MetadataColumns, choose_columns, list_kinds
 from inference_store.export.formats import ArrowEncoder, CsvEncoder
 from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.inference.metadata import METADATA_TYPES, Entry, MetadataCaps, encode_entries
@@ -76,7 +76,7 @@ def parse(value: Any, text: str) -> Any:
 @example([Entry("b", "float", "-.", "extended", ())])
 @given(_ENTRIES)
 def test_nothing_is_lost(entries: list[Entry]) -> None:
-    row = read(choose_columns(_KEYS, None), entries)
+    row = read(choose_columns(list_kinds(_KEYS), None), entries)
     rest = json.loads(row.pop("metadata_rest", "[]"))
     for entry in entries:
         if {"key": entry.key, "type": entry.type, "value": entry.value} in rest:
@@ -97,14 +97,14 @@ def test_a_time_in_its_plain_form_is_read_as_any_time_is() -> None:
         "0000-01-01T00:00:00Z",
         "٢٠٢٦-01-02T03:04:05Z",
     ):
-        columns = choose_columns([see("t", "timestamp")], None)
+        columns = choose_columns(list_kinds([see("t", "timestamp")]), None)
         row = read(columns, [Entry("t", "timestamp", text, "extended", ())])
         assert row.get("metadata.t") == read_timestamp(text, MetadataCaps())[0], text
         assert ("metadata_rest" in row) == ("metadata.t" not in row), text
 
 
 def name_columns(keys: Sequence[KeySeen], chosen: set[str] | None = None) -> list[str]:
-    return [column.name for column in choose_columns(keys, chosen).columns]
+    return [column.name for column in choose_columns(list_kinds(keys), chosen).columns]
 
 
 def test_only_chosen_keys_of_types_that_values_have_are_columns() -> None:
@@ -116,10 +116,10 @@ def test_only_chosen_keys_of_types_that_values_have_are_columns() -> None:
     assert name_columns([stray]) == ["metadata.n", "metadata_rest"]
     both = [see("n", "int", "float"), see("n:int", "int")]
     assert name_columns(both) == ["metadata.n:float", "metadata.n:int", "metadata_rest"]
-    row = read(choose_columns(both, None), [Entry("n:int", "int", "1", "extended", ())])
+    row = read(choose_columns(list_kinds(both), None), [Entry("n:int", "int", "1", "extended", ())])
     assert json.loads(row["metadata_rest"]) == [{"key": "n:int", "type": "int", "value": "1"}]
     entries = [Entry("a", "int", "1", "extended", ()), Entry("c", "int", "2", "extended", ())]
-    columns = choose_columns([see("a", "int"), see("c", "int")], {"a"})
+    columns = choose_columns(list_kinds([see("a", "int"), see("c", "int")]), {"a"})
     assert read(columns, entries) == {"metadata.a": 1}
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import nanoarrow
-import pytest
 from arro3.io import read_parquet
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,21 +18,20 @@ from hypothesis import strategies as st
 from inference_store.api.inference_models import FieldSelection
 from inference_store.api.inference_pages import AnsweredPage
 from inference_store.api.streams import LineStream
-from inference_store.export import part_formats
+from inference_store.export import part_writing
 from inference_store.export.columns import Column, Columns, Kind, Row, Values
-from inference_store.export.listing import MOST_LISTS, ListLimits, cut_lists
+from inference_store.export.listing import MOST_LISTS, cut_lists
 from inference_store.export.part_formats import (
     PART_FORMATS,
     CopyLimits,
-    CopySource,
     PartFormat,
     find_suffix,
 )
+from inference_store.export.part_writing import CopySource
 from inference_store.index import tables
-from inference_store.index.key_registry import KeySeen, TypeSeen
-from inference_store.inference.errors import BlobMissing, Invalid
+from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import Buckets, StorageKey
-from inference_store.inference.metadata import Entry, encode_entries
+from inference_store.inference.metadata import Entry, MetadataType, encode_entries
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.query.read import PREDICTION_FIELDS, Inference
 from inference_store_client import chariot
@@ -42,16 +40,14 @@ from inference_store_client.datasets.annotations import _find_suffix
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _INCLUDE = ("metadata", "predictions")
 _TYPES = {"n": "int", "score": "float", "camera": "string", "never": "bool"}
-_KEYS = [
-    KeySeen(1, name, (TypeSeen(kind, "", 1, _NOW, _NOW, ()),)) for name, kind in _TYPES.items()
-]
+_KEYS = {name: [MetadataType(kind)] for name, kind in _TYPES.items()}
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
 _TIME = st.datetimes(timezones=st.just(UTC))
 _FLOAT = st.floats(allow_nan=False, allow_infinity=False)
 _ENTRIES = st.lists(
     st.builds(
         Entry,
-        key=st.sampled_from([*(key.name for key in _KEYS), "new"]),
+        key=st.sampled_from([*_KEYS, "new"]),
         type=st.sampled_from(["int", "float", "string", ""]),
         value=st.none()
         | _TEXT
@@ -198,16 +194,14 @@ def test_columns_keep_their_types_and_have_only_what_is_included() -> None:
     assert json.loads(write("jsonl", [page], chosen)).keys() == row.keys()
 
 
-def test_a_format_whose_extra_is_missing_is_refused() -> None:
+def test_a_format_knows_whether_its_extra_is_installed() -> None:
     suffixes = {format.suffix for format in PART_FORMATS.values() if format.suffix[0] == "."}
     assert len(suffixes) == len(PART_FORMATS), "each has a name of its own for files"
-    for format in PART_FORMATS.values():
-        format.check_installed()
+    assert all(format.is_installed for format in PART_FORMATS.values())
     parquet = PART_FORMATS["parquet"]
     for module in ("no_such_package.io", "json.no_such_module"):
         without = PartFormat("parquet", "x/x", ".x", parquet.make_encoder, module)
-        with pytest.raises(Invalid, match=r"format: .* install inference-store\[parquet\]"):
-            without.check_installed()
+        assert not without.is_installed
 
 
 _LINKS = {"data": "https://bucket.example/data?X-Amz-Signature=0", "response": None}
@@ -366,7 +360,7 @@ def test_batches_do_not_depend_on_the_reads(sizes: list[int | None], ends: list[
     assert all((size or 0) + total > 2 * _LIMITS.part - 6 * _MEBIBYTE for size in left_out)
     for batch in batches:
         held = sum(size or 0 for row in batch for size in row)
-        assert held <= part_formats._BATCH_BYTES or len(batch) == 1
+        assert held <= part_writing._BATCH_BYTES or len(batch) == 1
 
 
 @given(
@@ -385,8 +379,7 @@ def test_lists_close_at_their_members_and_bytes(
     async def measure(some: Sequence[UUID]) -> Sequence[int]:
         return [everything[uid.int] for uid in some]
 
-    limits = ListLimits(members, most_bytes)
-    lists = asyncio.run(cut_lists(before, new, limits, measure))
+    lists = asyncio.run(cut_lists(before, new, members, most_bytes, measure))
     assert [uid for some in lists for uid in some] == uids[: sum(map(len, lists))]
     assert len(lists) <= MOST_LISTS
     assert len(lists) == MOST_LISTS or sum(map(len, lists)) == len(uids)

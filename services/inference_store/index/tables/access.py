@@ -258,11 +258,8 @@ export_erased = Table(
     # what went: 'inference', 'input' or 'response'
     Column("scope", CODE_POINTS, nullable=False),
     Column("inferences", BigInteger, nullable=False),
-    # 16 bytes each; NULL: their time is over, and only the hashes are left
+    # 16 bytes each; NULL: their time is over
     Column("uids", LargeBinary),
-    # as entries of a certificate's list: a letter and a keyed hash; NULL: there was no key
-    Column("leaves", LargeBinary),
-    Column("hashed_by", CODE_POINTS),
     # the object that had them; NULL: there was none
     Column("storage_key", CODE_POINTS),
     now("erased_at"),

@@ -6,7 +6,6 @@ from datetime import datetime
 from decimal import Decimal
 from functools import cache
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from zoneinfo import available_timezones
 
@@ -63,12 +62,8 @@ def _sums(*names: Sum) -> frozenset[Sum]:
     return frozenset(names)
 
 
-def _table(*entries: Aggregate) -> Mapping[str, Aggregate]:
-    return MappingProxyType({entry.name: entry for entry in entries})
-
-
 # fmt: off
-AGGREGATES: Final = _table(
+AGGREGATES: Final[Mapping[str, Aggregate]] = {entry.name: entry for entry in (
     Aggregate("count", "how many inferences; with `of`: how many values it has",
               _ALL, "sums", without_of=True, elsewhere=("size", "n")),
     Aggregate("min", "the smallest value, the earliest, the first in code-point order",
@@ -96,7 +91,7 @@ AGGREGATES: Final = _table(
               _ALL, "values", options=("limit",), elsewhere=("mode", "terms", "frequencies")),
     Aggregate("distinct", "the first `limit` different values that begin with `prefix`, in order",
               _ORDERED, "values", options=("limit", "prefix"), elsewhere=("unique", "values")),
-)
+)}
 # fmt: on
 
 

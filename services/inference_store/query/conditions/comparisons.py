@@ -232,6 +232,8 @@ def _find_wanted(predicate: Predicate, *, when: bool = True) -> Iterator[Predica
             yield from _find_wanted(of, when=not when)
         case typed.Predicted(condition) if when and condition is not None:
             yield condition
+        case Among(typed.PredicateValue(of), (Constant(_, bool() as truth),)):
+            yield from _find_wanted(of, when=truth is when)
         case Compared() | Between() | Among() | Outside() if when:
             for leaf in _leaves_in(predicate):
                 if isinstance(leaf, Counted) and leaf.condition is not None:

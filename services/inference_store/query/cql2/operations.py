@@ -24,12 +24,8 @@ class Conformance:
         return _URI + self.name
 
 
-def _classes(*entries: Conformance) -> Mapping[str, Conformance]:
-    return MappingProxyType({entry.name: entry for entry in entries})
-
-
 # fmt: off
-CONFORMANCE: Final = _classes(
+CONFORMANCE: Final[Mapping[str, Conformance]] = {entry.name: entry for entry in (
     Conformance("cql2-text", "CQL2 Text", "filters as text"),
     Conformance("cql2-json", "CQL2 JSON", "filters as JSON"),
     Conformance("basic-cql2", "Basic CQL2", "AND, OR, NOT, the six comparisons, IS NULL"),
@@ -55,7 +51,7 @@ CONFORMANCE: Final = _classes(
                 "the functions of this store: prediction, count_predictions, distance, sent"),
     Conformance("arithmetic", "Arithmetic Expressions",
                 "+ - * / % div ^"),
-)
+)}
 # fmt: on
 
 
@@ -161,12 +157,8 @@ def _own(name: str, takes: tuple[Takes, ...], gives: Kind, *, least: int) -> Ent
     return Entry(name, name, "call", takes, gives, "functions", least, len(takes), own=True)
 
 
-def _table(*entries: Entry) -> Mapping[str, Entry]:
-    return MappingProxyType({entry.name: entry for entry in entries})
-
-
 # fmt: off
-OPERATIONS: Final = _table(
+OPERATIONS: Final[Mapping[str, Entry]] = {entry.name: entry for entry in (
     _logical("and"), _logical("or"),
     _of("not", ("truth",), "truth", "basic-cql2", style="words"),
     *(_of(name, ("scalar", "scalar"), "truth", "basic-cql2", style="infix")
@@ -198,7 +190,7 @@ OPERATIONS: Final = _table(
     _own("sent", ("name",), "truth", least=1),
     _own("now", (), "instant", least=0),
     _own("duration", ("text",), "duration", least=1),
-)
+)}
 # fmt: on
 _BY_LETTERS: Final = MappingProxyType({name.lower(): entry for name, entry in OPERATIONS.items()})
 

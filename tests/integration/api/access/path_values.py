@@ -12,7 +12,7 @@ from inference_store.access.rights import Grant, Right
 from inference_store.erasure import certificates, erased_lists, holds, policies, runs
 from inference_store.erasure.log import CERTIFICATE, new_key, sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
-from inference_store.export.jobs import request_export
+from inference_store.export.jobs import NewExport, request_export
 from inference_store.export.listing import describe_question
 from inference_store.index import api_keys, registrations, saved_views, unsettled
 from inference_store.index.accounting import PartitionId, open_partition
@@ -93,17 +93,9 @@ async def add_export(connection: AsyncConnection, model: int) -> UUID:
     document = await describe_question(
         connection, model, None, text=None, since=None, until=NOW, include=()
     )
-    id = uuid4()
-    await request_export(
-        connection,
-        id,
-        model=model,
-        format="csv",
-        document=document,
-        requested_by="test",
-        expires_at=datetime.now(UTC) + timedelta(days=1),
-    )
-    return id
+    expires_at = datetime.now(UTC) + timedelta(days=1)
+    new = NewExport(model, "csv", document, "test", expires_at)
+    return (await request_export(connection, new)).id
 
 
 async def add_certificate(connection: AsyncConnection, model: int, model_id: str) -> int:
