@@ -281,7 +281,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """A thumbnail as JPEG in base64, or why there is none."""
+    """A thumbnail as JPEG, or the beginning of a text, in base64; or why there is none."""
 
     uid: UUID
     content_type: str | None
