@@ -111,7 +111,7 @@ def test_shows_missing_captures_of_a_producer(open_page: OpenPage, console: Cons
     page = open_page("#/list/accounting")
     expect(page.get_by_role("status")).to_contain_text("Captures of 1 producer are missing")
     page.get_by_role("link", name=PRODUCER).click()
-    expect(page.get_by_text("1 did not arrive, and nothing explains it.")).to_be_visible()
+    expect(page.get_by_text("1 did not arrive, and nothing explains why.")).to_be_visible()
     numbers = page.get_by_role("region", name="Sequence numbers").locator("dd")
     expect(numbers.first).to_have_text("3")
     # What other tests expect of the same store: that its books close.
@@ -203,8 +203,8 @@ def redrive(page: Page, button: str, number: int) -> None:
 
 def test_redrive_selected_or_all(open_page: OpenPage, console: Console, letters: list[int]) -> None:
     page = open_page(LETTERS)
-    page.get_by_label(f"Choose {letters[0]}").check()
-    page.get_by_label(f"Choose {letters[2]}").check()
+    page.get_by_label(f"Select {letters[0]}").check()
+    page.get_by_label(f"Select {letters[2]}").check()
     redrive(page, "Redrive 2 …", 2)
     page.get_by_role("group", name="Reason").get_by_role("button", name="not_json 2").click()
     redrive(page, "Redrive all of not_json …", 2)

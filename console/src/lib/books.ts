@@ -50,12 +50,12 @@ export function explainProducer(account: Producer): string[] {
   const words: string[] = [];
   const counted = account.sampled_out + sum(account.dropped) + account.queued + account.unsettled + account.published;
   if (counted !== account.seen) {
-    words.push(`Its reports do not add up: it saw ${writeCount(account.seen, "exchange")}, and says what became of ${writeCount(counted)}.`);
+    words.push(`Its reports do not add up: it saw ${writeCount(account.seen, "exchange")}, but accounts for ${writeCount(counted)}.`);
   }
   if (holes.dropped) words.push(`${writeCount(holes.dropped)} were dropped or refused, and counted${writeReasons(account.dropped)}.`);
   if (holes.waiting) words.push(`${writeCount(holes.waiting)} are queued, in a spool, or on their way.`);
-  if (holes.unknown_tail) words.push(`${writeCount(holes.unknown_tail)} were lost when the producer died: it had them in memory.`);
-  if (holes.unexplained) words.push(`${writeCount(holes.unexplained)} did not arrive, and nothing explains it. While ingesters lag they may still be in Kafka; the rest was lost.`);
+  if (holes.unknown_tail) words.push(`${writeCount(holes.unknown_tail)} were in memory when the producer died, and were lost.`);
+  if (holes.unexplained) words.push(`${writeCount(holes.unexplained)} did not arrive, and nothing explains why. While ingesters lag, some may still be in Kafka; the rest were lost.`);
   if (account.unsettled) words.push(`${writeCount(account.unsettled)} were queued when a process died, and were not in the spool.`);
   return words;
 }
