@@ -84,9 +84,7 @@ def test_shows_what_is_held_and_cancels_the_erasure(open_page: OpenPage, console
     hold = place_hold(console, "held-cameras")
     confirm(page, 2)  # the hold comes before the confirmation
     expect(page.get_by_role("alert")).to_contain_text("The count is now 0, not 2")
-    expect(page.get_by_role("alert")).to_contain_text(
-        "placed meanwhile, and keep 2 more"
-    )
+    expect(page.get_by_role("alert")).to_contain_text("placed meanwhile, and keep 2 more")
     request = {"model_ids": ["held-cameras"], "filter": "TRUE"}
     erasure = console.ask("POST", "/v1/erasures", request)
     page = open_page(f"#/list/erasures/{erasure['id']}")
@@ -337,9 +335,7 @@ def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Co
     for project in ("street", "archive"):
         console.ask("PUT", "/v1/models/moved-cameras", {"project_id": project})
     page = open_page("#/list/retention/model%3Amoved-cameras")
-    expect(page.get_by_role("status")).to_contain_text(
-        "was moved here from the project street."
-    )
+    expect(page.get_by_role("status")).to_contain_text("was moved here from the project street.")
     applies = page.get_by_role("region", name="What applies")
     expect(applies).to_contain_text("of the project archive")
     expect(applies).to_contain_text("Everything is kept for 30 minutes.")
