@@ -93,14 +93,14 @@ def test_no_dialog_and_no_sign_in_has_a_serious_finding(
     expect(page.get_by_label("API key")).to_be_visible()
     check_page(page)
     page = open_page("#/list/keys", scheme=scheme, narrow=narrow)
-    page.get_by_role("button", name="Make a key").click()
+    page.get_by_role("button", name="Create a key").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     check_page(page)
     page = open_page(f"#/m/{STREET}", scheme=scheme, narrow=narrow)
     expect(page.locator(".tile").first).to_be_visible()
     for key in ("j", "x", "?"):
         page.keyboard.press(key)
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     check_page(page)
     for key in ("Escape", "Enter"):
         page.keyboard.press(key)

@@ -19,7 +19,7 @@ from tests.servers.waiting import wait_until
 
 from .conftest import SIGNING, Console, OpenPage
 from .pictures import make_png
-from .watched_page import LOOKS, check_page
+from .watched_page import LOOKS, check_page, open_acts
 
 
 def make_captures(model: str, first: int, count: int) -> list[Capture]:
@@ -37,7 +37,7 @@ def make_captures(model: str, first: int, count: int) -> list[Capture]:
 
 
 def confirm(page: Page, count: int) -> None:
-    page.get_by_label("the number of what goes").fill(str(count))
+    page.get_by_label("to confirm").fill(str(count))
     page.get_by_role("button", name=f"Erase {count}").click()
 
 
@@ -53,10 +53,28 @@ def test_changed_count_erases_nothing(open_page: OpenPage, console: Console) -> 
     expect(page.get_by_role("button", name="Erase 2")).to_be_visible()
     console.produce(*make_captures("growing", 2, 1))
     confirm(page, 2)
-    expect(page.get_by_role("alert")).to_contain_text("By now it would be 3, not 2")
+    expect(page.get_by_role("alert")).to_contain_text("The count is now 3, not 2")
     page.get_by_role("alert").get_by_role("button", name="Count again").click()
     expect(page.get_by_role("button", name="Erase 3")).to_be_visible()
     assert console.count("growing") == 3
+
+
+def test_what_is_erased_is_selected_no_longer(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("picked-cameras", 0, 3))
+    page = open_page("#/m/picked-cameras")
+    for number in (0, 1):
+        page.locator(".tile").nth(number).hover()
+        page.keyboard.press("x")
+    open_acts(page, "these")
+    page.get_by_role("link", name="Erase these …").click()
+    confirm(page, 2)
+    expect(page.get_by_role("region", name="Progress")).to_be_visible()
+    page.goto(f"{console.address}/console/#/m/picked-cameras")
+    expect(page.get_by_text("Erasure of 2 inferences: ")).to_be_visible()
+    expect(page.get_by_role("region", name="Selection")).to_have_count(0)
+    expect(page.locator(".tile")).to_have_count(1)
+    page.get_by_role("link", name="See the erasure").click()
+    expect(page.get_by_role("region", name="Progress")).to_be_visible()
 
 
 def test_shows_what_is_held_and_cancels_the_erasure(open_page: OpenPage, console: Console) -> None:
@@ -65,8 +83,8 @@ def test_shows_what_is_held_and_cancels_the_erasure(open_page: OpenPage, console
     expect(page.get_by_role("button", name="Erase 2")).to_be_visible()
     hold = place_hold(console, "held-cameras")
     confirm(page, 2)  # the hold comes before the confirmation
-    expect(page.get_by_role("alert")).to_contain_text("By now it would be 0, not 2")
-    expect(page.get_by_role("alert")).to_contain_text("Legal holds came first, and keep 2 more")
+    expect(page.get_by_role("alert")).to_contain_text("The count is now 0, not 2")
+    expect(page.get_by_role("alert")).to_contain_text("placed meanwhile, and keep 2 more")
     request = {"model_ids": ["held-cameras"], "filter": "TRUE"}
     erasure = console.ask("POST", "/v1/erasures", request)
     page = open_page(f"#/list/erasures/{erasure['id']}")
@@ -86,7 +104,7 @@ def test_shows_what_is_held_and_cancels_the_erasure(open_page: OpenPage, console
 def test_explains_that_nothing_matches(open_page: OpenPage, console: Console) -> None:
     console.produce(*make_captures("sentences", 0, 1))
     page = open_page("#/list/erasures/new?of=model%3Asentences")
-    page.get_by_role("button", name="By ids").click()
+    page.get_by_role("button", name="By ID").click()
     page.get_by_label("one per line").fill("nobody-has-this\n")
     page.get_by_role("button", name="Count", exact=True).click()
     expect(page.get_by_role("main")).to_contain_text("There is no inference")
@@ -108,7 +126,7 @@ def test_places_inspects_and_releases_a_hold(open_page: OpenPage, console: Conso
     page.get_by_label("Model").select_option("model:hallway")
     page.get_by_role("combobox", name="Filter").fill("frame_number < 3")
     page.get_by_role("button", name="Count").click()
-    expect(page.get_by_text("It is true of 3 inferences now.")).to_be_visible()
+    expect(page.get_by_text("The filter matches 3 inferences now.")).to_be_visible()
     page.get_by_label("Name").fill("hallway incident")
     page.get_by_label("Reason").fill("file <i>4711</i>")
     page.get_by_label("Until").fill(_LATER)
@@ -155,7 +173,7 @@ def test_change_a_hold(open_page: OpenPage, console: Console) -> None:
     page.get_by_role("button", name="Change …").click()
     page.get_by_role("combobox", name="Filter").fill("frame_number < 3")
     page.get_by_role("button", name="Count").click()
-    expect(page.get_by_text("It is true of 3 inferences now.")).to_be_visible()
+    expect(page.get_by_text("The filter matches 3 inferences now.")).to_be_visible()
     page.get_by_label("Name").fill("the <b>corridor</b>")
     page.get_by_role("button", name="Save the change").click()
     expect(page.get_by_role("heading", name="“the <b>corridor</b>” is in force")).to_be_visible()
@@ -317,7 +335,7 @@ def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Co
     for project in ("street", "archive"):
         console.ask("PUT", "/v1/models/moved-cameras", {"project_id": project})
     page = open_page("#/list/retention/model%3Amoved-cameras")
-    expect(page.get_by_role("status")).to_contain_text("It was moved here from the project street.")
+    expect(page.get_by_role("status")).to_contain_text("was moved here from the project street.")
     applies = page.get_by_role("region", name="What applies")
     expect(applies).to_contain_text("of the project archive")
     expect(applies).to_contain_text("Everything is kept for 30 minutes.")
@@ -327,7 +345,7 @@ def test_asks_nothing_about_a_model_called_dots(open_page: OpenPage) -> None:
     """The browser would resolve its path to that of the default policy."""
     for extent in ("model:..", "project:..", "model:."):
         page = open_page(f"#/list/retention/{quote(extent, safe='')}?edit=1")
-        expect(page.get_by_text("No such ID")).to_be_visible()
+        expect(page.get_by_text("Invalid ID")).to_be_visible()
         expect(page.get_by_role("region", name="Change the policy")).to_have_count(0)
 
 

@@ -107,8 +107,8 @@ def test_a_silent_api_is_said(open_page: OpenPage) -> None:
     page.get_by_role("main").get_by_role("link", name=STREET, exact=True).click()
     expect(page.get_by_role("combobox", name="Filter")).to_be_visible()
     page.clock.fast_forward(5000)
-    said = page.get_by_text("The API has not answered for 5 seconds.")
-    expect(said).to_contain_text("You can still use what this page already shows")
+    said = page.get_by_text("The API has not responded for 5 seconds.")
+    expect(said).to_contain_text("You can keep using what this page shows")
     page.get_by_role("link", name="Inference Store").click()
     expect(said).to_have_count(0)
 
@@ -208,7 +208,7 @@ def test_columns_are_chosen_and_moved(open_page: OpenPage) -> None:
     angle = hidden.get_by_label("camera_position.angle")
     angle.click()
     expect(visible.get_by_label("camera_position.angle", exact=True)).to_be_focused()
-    assert list_headings(page) == ["Id", "frame_number", "camera_position.angle"]
+    assert list_headings(page) == ["ID", "frame_number", "camera_position.angle"]
     expect(page.locator("tbody tr").first.locator("td").last).to_have_text("10.5")
     menu.get_by_label("Search columns").fill("")
     hidden.get_by_label("Hash of the input").click()
@@ -236,7 +236,7 @@ def test_a_saved_view_keeps_them(open_page: OpenPage, console: Console) -> None:
     assert saved["columns"] == ["inference_id", "metadata.frame_number"]
     other = open_page(f"#/view/{saved['id']}")
     expect(other.locator("tbody tr")).to_have_count(3)
-    assert list_headings(other) == ["Id", "frame_number"]
+    assert list_headings(other) == ["ID", "frame_number"]
     console.send("DELETE", f"/v1/views/{saved['id']}")
 
 
@@ -249,7 +249,7 @@ def test_a_key_with_markup_and_commas_is_a_column(open_page: OpenPage, console: 
     expect(page.locator("thead th", has_text=key)).to_be_visible()
     page.goto(f"{console.address}/console/#/m/planted?v=table&c=metadata.a%252Cb%2Cinference_id")
     expect(page.locator("thead th").nth(1)).to_have_text("a,b")
-    expect(page.locator("thead th").nth(2)).to_contain_text("Id")
+    expect(page.locator("thead th").nth(2)).to_contain_text("ID")
 
 
 @LOOKS
@@ -289,9 +289,9 @@ def test_a_model_without_places_has_no_map(open_page: OpenPage) -> None:
 
 def test_disagreements_come_first(open_page: OpenPage) -> None:
     page = open_page(f"#/compare?a={SMALL}&b={STREET}")
-    expect(page.get_by_text(f"{COMPARED} inputs seen by both")).to_be_visible()
+    expect(page.get_by_text(f"{COMPARED} had an input that B saw too")).to_be_visible()
     first = page.locator(".pair").first
-    expect(first).to_contain_text("Another label")
+    expect(first).to_contain_text("Different top labels")
     expect(first.locator("img")).to_have_count(2)
     expect(page.get_by_role("img", name="Share of inferences by top score")).to_be_visible()
 
@@ -309,7 +309,7 @@ def test_the_keys_are_shown(open_page: OpenPage) -> None:
     page = open_page()
     expect(page.get_by_role("heading", name="Models", level=1)).to_be_visible()
     page.keyboard.press("?")
-    dialog = page.get_by_role("dialog", name="Keys")
+    dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
     for word in (
         "Go to the filter",
         "The next inference within",
@@ -334,7 +334,7 @@ def test_tiles_are_selected_by_keyboard(open_page: OpenPage, console: Console) -
     page.keyboard.press("x")
     expect_selected(page, 3)
     allow_copying(page)
-    page.get_by_role("button", name="Copy ids").click()
+    page.get_by_role("button", name="Copy IDs").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     expected = [f"{STREET}-000{number}" for number in (0, 2, 3)]
     assert page.evaluate("navigator.clipboard.readText()").split() == expected

@@ -1,12 +1,15 @@
 """The grid: what the filter asks for, patches, order, groups, and two inferences side by side."""
 
 import re
+from typing import Any
+from uuid import UUID
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from .conftest import Console, OpenPage
-from .content import STREET, STREETS
+from .content import SMALL, STREET, STREETS
 from .test_explore import list_ids
+from .watched_page import wait_in_page
 
 MODEL = f"#/m/{STREET}"
 CAR = f"{MODEL}?f=frame_number%20%3D%203%20AND%20prediction(label%20%3D%20'car')"
@@ -95,6 +98,47 @@ def test_the_grid_is_sorted_grouped_and_sized_by_its_link(
         )
     again.get_by_role("link", name="camera-1").click()
     expect(again.get_by_role("combobox", name="Filter")).to_have_value("data_source = 'camera-1'")
+
+
+def test_what_is_far_from_the_window_is_let_go_and_comes_again(
+    open_page: OpenPage, console: Console
+) -> None:
+    question = {"limit": 1, "include": ["metadata", "predictions"]}
+    answer = console.ask("POST", f"/v1/models/{SMALL}/inferences/query", question)
+    [row] = answer["items"]
+    first_pages = 0
+
+    def answer_page(route: Route) -> None:
+        nonlocal first_pages
+        body: Any = route.request.post_data_json
+        start, limit = int(body.get("cursor", 0)), body["limit"]
+        first_pages += start == 0 and limit > 1
+        numbers = range(start, start + limit)
+        ids = [{"uid": str(UUID(int=n)), "inference_id": f"row-{n}"} for n in numbers]
+        items = [row | own | {"data_storage_key": None} for own in ids]
+        route.fulfill(json=answer | {"items": items, "next": str(start + limit)})
+
+    page = open_page("#/list/keys")
+    page.route("**/inferences/query", answer_page)
+    page.goto(f"{console.address}/console/#/m/{SMALL}")
+    main, tiles = page.get_by_role("main"), page.locator(".tile")
+
+    def is_far() -> bool:
+        main.evaluate("main => main.scrollTo(0, 1e9)")
+        digits = re.match(r"[\d,]+", page.locator(".summary b").inner_text())
+        return digits is not None and int(digits[0].replace(",", "")) > 4000
+
+    expect(tiles.first.locator("time")).to_be_visible()
+    before = first_pages
+    wait_in_page(page, is_far, what="4,000 rows")
+    assert tiles.count() < 500
+    main.evaluate("main => main.scrollTo(0, 0)")
+    expect(tiles.first.locator(".id")).to_have_text("row-0")
+    assert first_pages == before + 1
+    page.keyboard.press("a")
+    expect(page.get_by_role("region", name="Selection").get_by_role("status").first).to_have_text(
+        re.compile(r"^4,\d+ selected$")
+    )
 
 
 def test_two_that_are_selected_are_seen_side_by_side(open_page: OpenPage) -> None:

@@ -124,7 +124,7 @@ def test_erased_inference_disappears(open_page: OpenPage, console: Console) -> N
     page.keyboard.press("j")
     expect(page.get_by_role("alert")).to_contain_text("It may have been erased")
     expect(page.locator(".large")).to_have_count(0)
-    page.get_by_role("link", name="The erasures").click()
+    page.get_by_role("link", name="The list of erasures").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Erasures")
 
 

@@ -201,8 +201,8 @@ def redrive(page: Page, button: str, number: int) -> None:
 
 def test_redrive_selected_or_all(open_page: OpenPage, console: Console, letters: list[int]) -> None:
     page = open_page(LETTERS)
-    page.get_by_label(f"Choose {letters[0]}").check()
-    page.get_by_label(f"Choose {letters[2]}").check()
+    page.get_by_label(f"Select {letters[0]}").check()
+    page.get_by_label(f"Select {letters[2]}").check()
     redrive(page, "Redrive 2 …", 2)
     page.get_by_role("group", name="Reason").get_by_role("button", name="not_json 2").click()
     redrive(page, "Redrive all of not_json …", 2)

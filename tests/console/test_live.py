@@ -83,7 +83,7 @@ def test_ten_windows_share_one_stream(open_page: OpenPage, console: Console, arr
         wait_live(page)
         expect(page.get_by_text(arrival)).to_be_visible()
     for page in (first, *others[:-1]):
-        expect(page.get_by_role("button", name="another window is live")).to_be_visible()
+        expect(page.get_by_role("button", name="live in another window")).to_be_visible()
     inference_id = produce_arrival(console)
     for page in (first, others[-1]):
         expect(page.get_by_text(inference_id)).to_be_visible()

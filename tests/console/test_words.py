@@ -39,7 +39,7 @@ def read_export(module: str, name: str) -> object:
 
 
 def test_the_actions_of_the_audit() -> None:
-    assert read_export("actions.ts", "ACTIONS") == [action.value for action in Action]
+    assert read_export("audit.ts", "ACTIONS") == [action.value for action in Action]
 
 
 def test_rights_and_roles() -> None:

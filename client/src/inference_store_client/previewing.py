@@ -81,9 +81,9 @@ def _format_card(inference: InferenceFields, thumbnail: Thumbnail | None) -> str
 
 
 def _format_picture(inference: InferenceFields, thumbnail: Thumbnail | None) -> str:
-    if thumbnail is None or thumbnail.data is None:
-        return ""
-    width, height = thumbnail.picture_width or 1, thumbnail.picture_height or 1
+    if thumbnail is None or thumbnail.data is None or thumbnail.picture_width is None:
+        return ""  # or it is the beginning of a text
+    width, height = thumbnail.picture_width, thumbnail.picture_height or 1
     scale = (width, height) if _IN_SHARES in inference.flags else (1, 1)
     boxes = "".join(_format_boxes(inference.predictions[:_MOST_BOXES], scale, width))
     link = f"data:image/jpeg;base64,{escape(thumbnail.data)}"

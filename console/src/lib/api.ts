@@ -50,15 +50,15 @@ const UNREACHABLE = new Problem(
 const TOO_SLOW = new Problem(
   -1,
   "Timed out",
-  `Nothing came within ${LONGEST_MS / 1000} seconds. Choose a shorter time range or a narrower filter.`,
+  `There was no response within ${LONGEST_MS / 1000} seconds. Choose a shorter time range or a narrower filter.`,
 );
 
 /** Browsers resolve such segments, escaped or not: a request about the model `..` would be about all models. */
 const RELATIVE = /^(?:\.|%2e){0,2}$/i;
 const NO_ID = new Problem(
   422,
-  "No such ID",
-  "An ID cannot be empty, `.` or `..`. Nothing was requested, because the browser would request something else.",
+  "Invalid ID",
+  "An ID cannot be empty, `.` or `..`: the browser would ask for something else, so nothing was requested.",
 );
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
@@ -215,7 +215,7 @@ async function readProblem(response: Response): Promise<Problem> {
     const { title, detail, errors } = body as { title: string; detail: string; errors?: Fault[] };
     return new Problem(response.status, title, detail, errors ?? [], wait);
   } catch {
-    const title = `The answer was ${response.status} ${response.statusText}`;
-    return new Problem(response.status, title, "Something between here and the api refused.", [], wait);
+    const title = `The server answered ${response.status} ${response.statusText}`;
+    return new Problem(response.status, title, "A server between this page and the API refused the request.", [], wait);
   }
 }

@@ -6,8 +6,8 @@ import { models } from "./models.svelte.ts";
 import type { Caller } from "./types.ts";
 
 const ENDED =
-  "What was shown is gone from this page; its address stays the same. If your key was revoked or has expired, " +
-  "you need another one: ask the administrator of the store.";
+  "The page was cleared; its address stays the same. If your key was revoked or has expired, " +
+  "ask the administrator of the store for a new one.";
 
 class Me {
   readonly answer = new Loaded<Caller>();

@@ -25,7 +25,7 @@ interface Field {
 
 const MS = { isNumber: true, write: writeMilliseconds };
 const FIELDS = {
-  inference_id: { title: "Id", write: showId as Field["write"] },
+  inference_id: { title: "ID", write: showId as Field["write"] },
   received_at: { title: "Received" },
   top_label: { title: "Top label" },
   top_score: { title: "Score", isNumber: true, write: (score) => (score === null ? "" : writeScore(score)) },
@@ -50,7 +50,7 @@ const FIELDS = {
   data_hash: { title: "Hash of the input" },
   problem: { title: "Problem" },
   flags: { title: "Flags" },
-  uid: { title: "Uid" },
+  uid: { title: "UID" },
 } satisfies Partial<Record<keyof Inference, Field>>;
 
 const USUAL = ["inference_id", "received_at", "top_label", "top_score", "prediction_count", "model_ms"];

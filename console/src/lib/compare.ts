@@ -1,9 +1,10 @@
 /** Two models over the same inputs, or one model in two spans of time. */
 
-import { EMPTY_LINK, type Link } from "./link.ts";
-import { askAggregate, askPage } from "./questions.ts";
 import { quoteText } from "./cql.ts";
-import type { Inference } from "./types.ts";
+import { EMPTY_LINK, type Link } from "./link.ts";
+import { writeCount } from "./numbers.ts";
+import { askAggregate, askPage } from "./questions.ts";
+import type { Inference, InferencePage } from "./types.ts";
 
 /** Both sides of a comparison, as its address has them. */
 export interface Sides {
@@ -25,9 +26,18 @@ export interface LabelRow {
   b: number;
 }
 
+/** What was compared so far. */
+export interface Compared {
+  pairs: Pair[];
+  /** How many inferences of A were looked at, and where the next ones begin; null: these were all. */
+  seen: number;
+  next: string | null;
+}
+
 const LABELS = 12;
+/** So many of A are looked at in one step. */
+const STEP = 200;
 /** The hashes of one question: a filter has a limit. */
-const NEWEST = 200;
 const HASHES = 50;
 
 export function readSides(search: string): Sides {
@@ -42,32 +52,47 @@ export function writeSides({ a, b }: Sides): string {
   return new URLSearchParams(Object.entries(all).filter(([, text]) => text)).toString();
 }
 
-/** Returns the newest of one side that the other saw too, those that disagree most first. */
-export async function askPairs({ a, b }: Sides, signal: AbortSignal): Promise<Pair[]> {
-  const seen = (await askPage(a, null, signal, NEWEST)).items.filter((item) => item.data_hash);
-  const newest = new Map(seen.toReversed().map((item) => [item.data_hash, item]));
-  const hashes = [...newest.keys()].filter((hash) => hash !== null);
-  const others = new Map<string | null, Inference>();
-  for (let from = 0; from < hashes.length; from += HASHES) {
-    const same = `data_hash IN (${hashes.slice(from, from + HASHES).map(quoteText).join(", ")})`;
-    const filter = b.filter ? `(${b.filter}) AND ${same}` : same;
-    const { items } = await askPage({ ...b, filter }, null, signal, NEWEST);
-    for (const item of items.toReversed()) others.set(item.data_hash, item);
-  }
+/** Compares the newest of A, or those behind what was compared before, with B; what disagrees most comes first. */
+export async function askPairs({ a, b }: Sides, before: Compared | null, signal: AbortSignal): Promise<Compared> {
+  const page = await askPage(a, before?.next ?? null, signal, STEP);
+  const known = new Set(before?.pairs.map((pair) => pair.a.data_hash));
+  const fresh = page.items.filter(({ data_hash: hash }) => hash && !known.has(hash));
+  const newest = new Map(fresh.toReversed().map((item) => [item.data_hash ?? "", item]));
+  const others = await askByHash(b, [...newest.keys()], signal);
   const pairs = [...newest].flatMap(([hash, item]) => {
     const other = others.get(hash);
     return other && other.uid !== item.uid ? [pairUp(item, other)] : [];
   });
-  return pairs.toSorted((first, second) => second.difference - first.difference);
+  return {
+    pairs: [...(before?.pairs ?? []), ...pairs].toSorted((first, second) => second.difference - first.difference),
+    seen: (before?.seen ?? 0) + page.items.length,
+    next: page.next,
+  };
+}
+
+/** The newest with each of these inputs. */
+async function askByHash(link: Link, hashes: string[], signal: AbortSignal): Promise<Map<string, Inference>> {
+  const found = new Map<string, Inference>();
+  for (let from = 0; from < hashes.length; from += HASHES) {
+    const same = `data_hash IN (${hashes.slice(from, from + HASHES).map(quoteText).join(", ")})`;
+    const filter = link.filter ? `(${link.filter}) AND ${same}` : same;
+    let cursor: string | null = null;
+    do { // an input may have been sent many times
+      const page: InferencePage = await askPage({ ...link, filter }, cursor, signal, STEP);
+      for (const item of page.items) if (item.data_hash && !found.has(item.data_hash)) found.set(item.data_hash, item);
+      cursor = page.next;
+    } while (cursor && hashes.slice(from, from + HASHES).some((hash) => !found.has(hash)));
+  }
+  return found;
 }
 
 function pairUp(a: Inference, b: Inference): Pair {
-  if (a.ok !== b.ok) return { a, b, difference: 3, reason: "One failed" };
-  if (a.top_label !== b.top_label) return { a, b, difference: 2, reason: "Another label" };
+  if (a.ok !== b.ok) return { a, b, difference: 3, reason: `${a.ok ? "B" : "A"} failed` };
+  if (a.top_label !== b.top_label) return { a, b, difference: 2, reason: "Different top labels" };
   const counts = (a.prediction_count ?? 0) - (b.prediction_count ?? 0);
-  if (counts) return { a, b, difference: 1 + Math.min(Math.abs(counts), 99) / 100, reason: `${Math.abs(counts)} more in ${counts > 0 ? "A" : "B"}` };
+  if (counts) return { a, b, difference: 1 + Math.min(Math.abs(counts), 99) / 100, reason: `${writeCount(Math.abs(counts), "more prediction")} in ${counts > 0 ? "A" : "B"}` };
   const scores = Math.abs((a.top_score ?? 0) - (b.top_score ?? 0));
-  return { a, b, difference: Math.min(scores, 1), reason: scores ? `Scores differ by ${scores.toFixed(2)}` : "They agree" };
+  return { a, b, difference: Math.min(scores, 1), reason: scores ? `Top scores differ by ${scores.toFixed(2)}` : "Same result" };
 }
 
 export async function askLabels({ a, b }: Sides, signal: AbortSignal): Promise<LabelRow[]> {

@@ -30,7 +30,7 @@ export const STATES: Record<string, string> = {
   partly_held: "A legal hold keeps the rest, which queries show again. It is erased when the hold is released, unless you give it up.",
   giving_up: "What holds keep is being given up. The certificate comes next.",
   failed: "Something is left. The erasure will be retried.",
-  cancelling: "It is being cancelled: queries show everything again in a moment.",
+  cancelling: "It is being cancelled. Queries show everything again in a moment.",
   cancelled: "It was cancelled. Queries show again what it had hidden.",
 };
 
@@ -74,7 +74,7 @@ export function writeCriteria({ asked, cause }: Erasure): string {
     return value === undefined ? `${key} = (forgotten)` : `${key} = ${value}`;
   }
   const ids = asked?.inference_ids?.length ?? asked?.ids;
-  return ids === undefined ? nameCause(cause) : `${ids} id${ids === 1 ? "" : "s"}`;
+  return ids === undefined ? nameCause(cause) : `${ids} ID${ids === 1 ? "" : "s"}`;
 }
 
 export function nameCause(cause: string): string {

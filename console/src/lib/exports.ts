@@ -35,9 +35,9 @@ export const FORMAT_WORDS: Record<string, string> = {
   parquet: "Parquet, for pandas, polars, DuckDB and Spark",
   arrow: "Arrow, a stream of typed columns",
   csv: "CSV, for spreadsheets",
-  jsonl: "JSON lines, as the API shows inferences",
-  webdataset: "WebDataset, tar files to train from",
-  chariot: "Chariot, JSON lines with the names of its events",
+  jsonl: "JSON Lines, as the API returns inferences",
+  webdataset: "WebDataset, tar files for training",
+  chariot: "Chariot, JSON Lines with the names that Chariot uses",
 };
 
 /** The formats that only the client writes. */

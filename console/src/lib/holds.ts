@@ -25,16 +25,16 @@ export const STATES: Record<string, string> = {
   released: "It was released and no longer keeps anything.",
 };
 
-/** Whether its values can be changed: an erasure may have taken them, and what is released stays so. */
+/** Whether its values can be changed: an erasure may have removed them, and what is released stays so. */
 export function isChangeable({ state, filter, inference_ids: ids }: Hold): boolean {
   return state !== "released" && ![filter, ids?.[0]].some((text) => ERASED.test(text ?? ""));
 }
 
 /** What a hold keeps, in words. */
 export function writeWhat({ filter, inference_ids: ids }: Hold): string {
-  return filter ?? `${ids?.length ?? 0} id${ids?.length === 1 ? "" : "s"}`;
+  return filter ?? `${ids?.length ?? 0} ID${ids?.length === 1 ? "" : "s"}`;
 }
 
 export function writeModel({ model_id: id }: Hold): string {
-  return showId(id) ?? "every model, also those to come";
+  return showId(id) ?? "every model, including future ones";
 }

@@ -14,8 +14,8 @@ export function mayLook(inference: Inference): boolean {
 /** Says why there is no picture; empty: there is one, or it is on its way. */
 export function excuse(inference: Inference, address: string, problem: Problem | null, isOdd: boolean): string {
   if (inference.data_deleted_at) return "The input was deleted";
-  if (!inference.data_storage_key) return "There is no input";
-  if (!mayLook(inference) || problem?.status === 403) return "You are not allowed to see inputs";
+  if (!inference.data_storage_key) return "No input is stored";
+  if (!mayLook(inference) || problem?.status === 403) return "You don't have permission to see inputs";
   if (isOdd) return "The browser cannot show this format";
   return problem && !address ? problem.title : "";
 }

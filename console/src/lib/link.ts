@@ -72,24 +72,10 @@ export function parseLink(fragment: string): Link {
   if (page === "list") return { ...EMPTY_LINK, list: decode(model), entry: decode(entry), search: query };
   if (page !== "m" || !model) return EMPTY_LINK;
   const given = new URLSearchParams(query);
-  const read = (name: keyof typeof NAMES) => given.get(NAMES[name]) ?? EMPTY_LINK[name];
-  return {
-    model: decode(model),
-    list: "",
-    entry: entry === OVERVIEW ? OVERVIEW : "",
-    search: "",
-    filter: read("filter"),
-    time: read("time"),
-    sort: read("sort"),
-    view: VIEWS.find((view) => view === read("view")) ?? EMPTY_LINK.view,
-    columns: read("columns"),
-    size: read("size"),
-    group: read("group"),
-    selected: read("selected"),
-    marked: read("marked"),
-    beside: read("beside"),
-    live: read("live"),
-  };
+  const names = Object.keys(NAMES) as (keyof typeof NAMES)[];
+  const read = Object.fromEntries(names.map((name) => [name, given.get(NAMES[name]) ?? EMPTY_LINK[name]])) as Pick<Link, keyof typeof NAMES>;
+  const view = VIEWS.includes(read.view) ? read.view : EMPTY_LINK.view;
+  return { ...EMPTY_LINK, ...read, view, model: decode(model), entry: entry === OVERVIEW ? OVERVIEW : "" };
 }
 
 export function formatLink(link: Link): string {

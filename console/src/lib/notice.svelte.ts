@@ -12,4 +12,14 @@ export class Notice {
     this.words = words;
     this.#later = setTimeout(() => (this.words = ""), SHOWN_MS);
   }
+
+  /** Copies a text, and says so, or that the browser refuses. */
+  async copy(text: string, words = "Copied"): Promise<void> {
+    try {
+      await navigator.clipboard.writeText(text);
+      this.show(words);
+    } catch {
+      this.show("Your browser does not allow copying here");
+    }
+  }
 }

@@ -67,7 +67,7 @@ export function makeCharts(link: Link, overview: Overview, classes: string[]): C
   };
   const charts = [
     overTime("Inferences and errors", "", "Inferences and errors over time", bars.map((bar) => countBar(bar, part))),
-    overTime("Latency: p50, p95, p99", "strong p50, then p95, faint p99", "Latency over time", bars.map((bar) => timeBar(bar, part))),
+    overTime("Latency: p50, p95, p99", "strong: p50, medium: p95, faint: p99", "Latency over time", bars.map((bar) => timeBar(bar, part))),
     { ...mixLabels(link, overview, classes, part), edges },
     {
       ...overTime("Top scores", "inferences by the score of their top label", "Inferences by top score", binScores(link, scores)),
@@ -113,7 +113,7 @@ function mixLabels(link: Link, { bars, labels, other_labels: others }: Overview,
     });
   });
   const legend = all.map(({ name, inferences, filter, colour }) => ({ name, share: inferences / sum, href: toExplore(link, filter), colour }));
-  return { title: "Labels", about: "the top label of each", label: "Shares of the top labels over time", columns, legend };
+  return { title: "Labels", about: "share of each top label", label: "Shares of the top labels over time", columns, legend };
 }
 
 function binScores(link: Link, scores: Overview["scores"]): Column[] {

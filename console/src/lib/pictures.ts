@@ -1,6 +1,7 @@
-/** Thumbnails, asked for many at a time, when the first of them comes near the window. */
+/** Thumbnails, and how texts begin: asked for many at a time, when the first of them comes near the window. */
 
 import { path, post, Problem } from "./api.ts";
+import { decodeBase64 } from "./hex.ts";
 import { whenNear } from "./near.ts";
 import type { Preview } from "./preview.svelte.ts";
 
@@ -34,7 +35,7 @@ let isPlanned = false;
 /** Asks for a thumbnail when the element comes near, and for those around it; `hear` is told as `whenNear` tells. */
 export function watchPreview(element: Element, preview: Preview, hear?: (isNear: boolean) => void): () => void {
   watched.set(element, preview);
-  if (!preview.address && !preview.problem && !pending.has(preview)) waiting.add(preview);
+  if (!preview.address && preview.text === null && !preview.problem && !pending.has(preview)) waiting.add(preview);
   const stop = whenNear(element, (isNear) => {
     if (isNear) approach(element, preview);
     else near.delete(element);
@@ -101,6 +102,10 @@ function show(line: Line, preview: Preview): void {
   const { problem, data, content_type: mediaType, picture_width: width, picture_height: height } = line;
   if (problem) {
     preview.problem = new Problem(problem.status, problem.title, problem.detail);
+    return;
+  }
+  if (mediaType === "text/plain") {
+    preview.text = new TextDecoder().decode(decodeBase64(data ?? ""));
     return;
   }
   forget(preview);

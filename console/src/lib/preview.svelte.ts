@@ -31,6 +31,8 @@ class Preview {
   readonly edge: number;
   /** The thumbnail, as a `data:` address; empty: it is not there. */
   address = $state("");
+  /** How an input begins that is text; null: it is none, or is not there. */
+  text = $state<string | null>(null);
   problem = $state.raw<Problem | null>(null);
   /** Contours and keypoints, if the task has any and they were asked for. */
   drawing = $state.raw<Drawing | null>(null);

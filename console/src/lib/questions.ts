@@ -9,7 +9,7 @@ import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retentio
 /** Few, so that they come soon. */
 const FIRST_PAGE = 60;
 /** Most of these tiles are far from the window, where they cost little. */
-const NEXT_PAGE = 120;
+export const NEXT_PAGE = 120;
 
 /** What every question about a filter and a time range has. */
 export function buildConditions(link: Link): Record<string, unknown> {

@@ -18,9 +18,9 @@ export const KINDS: { kind: string; count: string; title: string; words: string 
 export const COUNTS: Record<string, string> = {
   objects: "objects listed in the bucket",
   named: "objects that rows name",
-  young: "too young to be judged",
+  young: "too new to be checked",
   awaited: "named by a dead letter or a parked event",
-  unjudged: "not judged: their events may still come",
+  unjudged: "not checked: their events may still arrive",
   rebuilt: "inferences indexed again",
   present: "were indexed already",
   erased_again: "were erased before, and stay erased",

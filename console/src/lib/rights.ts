@@ -6,7 +6,7 @@ export const RIGHTS: Record<string, string> = {
   annotate: "Tag inferences, and change their metadata",
   export: "Export everything that matches a filter",
   delete: "Erase inferences",
-  hold: "Place and lift legal holds",
+  hold: "Place and release legal holds",
   admin: "Register models, set policies, redrive dead letters, see the audit; over everything: make and revoke keys",
   override: "Override a safeguard, where a route offers it",
 };

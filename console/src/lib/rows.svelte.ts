@@ -1,16 +1,39 @@
-/** The inferences of a filter: page after page, then how many there are. */
+/**
+ * The inferences of a filter: page after page, then how many there are. Of pages far from the window only the ids stay;
+ * near it again, a page is asked for again.
+ */
 
 import { takeEarly } from "./early.ts";
 import type { Link } from "./link.ts";
 import { Loaded } from "./loaded.svelte.ts";
 import { keepPreviews } from "./preview.svelte.ts";
-import { askCount, askPage } from "./questions.ts";
+import { askCount, askPage, NEXT_PAGE } from "./questions.ts";
 import type { Inference, InferencePage } from "./types.ts";
+
+/** Without `received_at` it is the rest of one that is far from the window. */
+export type Row = Inference | (Pick<Inference, "uid" | "model_id" | "inference_id"> & { received_at?: never });
+
+export function isWhole(row: Row): row is Inference {
+  return row.received_at !== undefined;
+}
+
+/** A page that was read: where its rows are, and what asks for it. */
+interface Read {
+  from: number;
+  to: number;
+  cursor: string | null;
+  isWhole: boolean;
+}
+
+/** So many rows before and behind the window stay whole. */
+const KEPT = 1200;
 
 export class Rows {
   readonly page = new Loaded<InferencePage>();
   readonly count = new Loaded<number>();
-  items = $state.raw<Inference[]>([]);
+  items = $state.raw<Row[]>([]);
+  #read: Read[] = [];
+  readonly #again = new Loaded<Read>();
   #link: Link | null = null;
   #isFirst = $state(true);
 
@@ -22,7 +45,7 @@ export class Rows {
     this.page.ask(async (signal) => {
       const page = await (takeEarly(link) ?? askPage(link, null, signal));
       signal.throwIfAborted();
-      this.items = page.items;
+      this.#restart(page);
       if (page.next) this.count.ask((counting) => askCount(link, counting));
       then();
       return page;
@@ -39,16 +62,20 @@ export class Rows {
     this.#isFirst = false;
     this.page.ask(async (signal) => {
       const page = await askPage(link, null, signal);
-      const known = new Map(this.items.map((each) => [each.uid, each]));
+      const known = new Map(this.items.map((each) => [each.uid, each as Inference]));
       for (const each of page.items) keepPreviews(known.get(each.uid), each);
       const fresh = page.items.filter((each) => !known.has(each.uid)).length;
       const isWhole = fresh < page.items.length; // else there may be more between
       if (this.count.data !== null && isWhole) this.count.data += fresh;
       else if (page.next) this.count.ask((counting) => askCount(link, counting));
-      this.items = page.items;
+      this.#restart(page);
       return page;
     });
     return true;
+  }
+
+  stop(): void {
+    [this.page, this.count, this.#again].forEach((each) => each.stop());
   }
 
   /** Whether the items are those of an earlier question. */
@@ -72,15 +99,67 @@ export class Rows {
     this.#isFirst = false;
     this.page.ask(async (signal) => {
       const page = await askPage(link, next, signal);
-      this.items = [...this.items, ...page.items];
+      this.#append(page, next);
       return page;
     });
   }
 
+  #restart(page: InferencePage): void {
+    this.#again.stop();
+    this.#read = [];
+    this.items = [];
+    this.#append(page, null);
+  }
+
+  #append({ items }: InferencePage, cursor: string | null): void {
+    const from = this.items.length;
+    this.#read.push({ from, to: from + items.length, cursor, isWhole: true });
+    this.items = this.items.concat(items);
+  }
+
+  /** Lets go of what is far from these rows, and asks again for what is not whole of them. */
+  keepNear(from: number, to: number): void {
+    const isFar = (read: Read) => read.isWhole && (read.to < from - KEPT || read.from > to + KEPT);
+    const far = this.#read.filter(isFar);
+    if (far.length * NEXT_PAGE > KEPT) {
+      far.forEach((read) => this.#change(read, false, toRest));
+    }
+    const lost = this.#read.find((read) => !read.isWhole && read.from < to && read.to > from);
+    const link = this.#link;
+    if (!lost || !link || this.#again.isBusy) return;
+    this.#again.ask(async (signal) => {
+      const page = await askPage(link, lost.cursor, signal, lost.to - lost.from);
+      const found = new Map(page.items.map((each) => [each.uid, each]));
+      this.#change(lost, true, (row) => found.get(row.uid) ?? row);
+      return lost;
+    });
+  }
+
+  /** Has all rows whole, from the first page on, if they are not. */
+  keepAll(): void {
+    if (this.#read.some((read) => !read.isWhole)) this.renew();
+  }
+
+  #change(read: Read, isNowWhole: boolean, toNew: (row: Row) => Row): void {
+    read.isWhole = isNowWhole;
+    const changed = this.items.slice(read.from, read.to).map(toNew);
+    this.items = this.items.toSpliced(read.from, changed.length, ...changed);
+  }
+
+  /** The first of those that are whole. */
+  find(test: (inference: Inference) => unknown): Inference | null {
+    for (const row of this.items) if (isWhole(row) && test(row)) return row;
+    return null;
+  }
+
   /** The neighbours of an inference, in the order of the filter. */
-  around(uid: string): { before: Inference | null; after: Inference | null; at: number } {
+  around(uid: string): { before: Row | null; after: Row | null; at: number } {
     const at = this.items.findIndex((each) => each.uid === uid);
     if (at < 0) return { before: null, after: null, at };
     return { before: this.items[at - 1] ?? null, after: this.items[at + 1] ?? null, at };
   }
+}
+
+function toRest({ uid, model_id, inference_id }: Row): Row {
+  return { uid, model_id, inference_id };
 }

@@ -1,12 +1,7 @@
 /** The inferences of one model that the reader has selected. */
 
 import { quoteText } from "./cql.ts";
-
-interface Pickable {
-  uid: string;
-  model_id: string;
-  inference_id: string;
-}
+import type { Row } from "./rows.svelte.ts";
 
 class Selection {
   model = $state("");
@@ -14,7 +9,7 @@ class Selection {
   ids = $state.raw<ReadonlyMap<string, string>>(new Map());
 
   /** Selects an inference, or leaves it out; those of another model are forgotten. */
-  toggle({ uid, model_id, inference_id }: Pickable): void {
+  toggle({ uid, model_id, inference_id }: Row): void {
     const ids = new Map(this.model === model_id ? this.ids : []);
     if (!ids.delete(uid)) ids.set(uid, inference_id);
     this.model = model_id;
@@ -22,15 +17,24 @@ class Selection {
   }
 
   /** Selects all of these inferences of one model too. */
-  add(items: Pickable[]): void {
+  add(items: Row[]): void {
     const [first] = items;
     if (!first) return;
     this.ids = new Map([...(this.model === first.model_id ? this.ids : []), ...items.map(({ uid, inference_id }) => [uid, inference_id] as const)]);
     this.model = first.model_id;
   }
 
+  /** The erasure that was asked for of what was selected, and of how many that was. */
+  erased = $state.raw<{ id: string; count: number } | null>(null);
+
   clear(): void {
     this.ids = new Map();
+  }
+
+  /** What was selected is being erased, and selected no longer. */
+  erase(id: string): void {
+    this.erased = { id, count: this.ids.size };
+    this.clear();
   }
 
   /** What is true of these inferences alone. */

@@ -2,25 +2,25 @@
 
 export interface Shortcut {
   key: string;
-  where: "Everywhere" | "Find" | "Look at one";
+  where: "Everywhere" | "Find" | "One inference";
   words: string;
 }
 
 export const SHORTCUTS = {
-  help: { key: "?", where: "Everywhere", words: "Show the keys" },
+  help: { key: "?", where: "Everywhere", words: "Show the keyboard shortcuts" },
   find: { key: "/", where: "Find", words: "Go to the filter" },
   nextTile: { key: "j", where: "Find", words: "Go to the next inference" },
   previousTile: { key: "k", where: "Find", words: "Go to the previous inference" },
   pick: { key: "x", where: "Find", words: "Select or deselect the inference under the focus or pointer" },
   pickAll: { key: "a", where: "Find", words: "Select all inferences that are shown" },
   unpick: { key: "Escape", where: "Find", words: "Clear the selection" },
-  next: { key: "j", where: "Look at one", words: "The next inference within the filter" },
-  previous: { key: "k", where: "Look at one", words: "The previous inference within the filter" },
-  pickThis: { key: "x", where: "Look at one", words: "Select or deselect this inference" },
-  enlarge: { key: "+", where: "Look at one", words: "Enlarge the picture" },
-  shrink: { key: "-", where: "Look at one", words: "Shrink the picture" },
-  fit: { key: "0", where: "Look at one", words: "Fit the picture to the window" },
-  back: { key: "Escape", where: "Look at one", words: "Back to the list" },
+  next: { key: "j", where: "One inference", words: "The next inference within the filter" },
+  previous: { key: "k", where: "One inference", words: "The previous inference within the filter" },
+  pickThis: { key: "x", where: "One inference", words: "Select or deselect this inference" },
+  enlarge: { key: "+", where: "One inference", words: "Enlarge the picture" },
+  shrink: { key: "-", where: "One inference", words: "Shrink the picture" },
+  fit: { key: "0", where: "One inference", words: "Fit the picture to the window" },
+  back: { key: "Escape", where: "One inference", words: "Back to the list" },
 } satisfies Record<string, Shortcut>;
 
 export type ShortcutName = keyof typeof SHORTCUTS;

@@ -24,8 +24,7 @@ export function findEdge(size: string): number | undefined {
   return size === "l" ? 512 : undefined;
 }
 
-/** Whole rows, so that no block but the last ends within one. */
-export function splitBlocks<Of>(all: Of[], columns: number): Of[][] {
-  const size = columns * Math.ceil(IN_BLOCK / columns);
-  return Array.from({ length: Math.ceil(all.length / size) }, (_, block) => all.slice(block * size, (block + 1) * size));
+/** How many tiles a block has: whole rows, so that no block but the last ends within one. */
+export function countInBlock(columns: number): number {
+  return columns * Math.ceil(IN_BLOCK / columns);
 }

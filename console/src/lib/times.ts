@@ -33,30 +33,10 @@ function toInstant(text: string): string | null {
   return Number.isNaN(Date.parse(text)) ? null : text; // as it is: a Date has no microseconds
 }
 
-const CLOCK = new Intl.DateTimeFormat(undefined, {
-  year: "numeric",
-  month: "short",
-  day: "numeric",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  hourCycle: "h23",
-});
-const SECONDS = new Intl.DateTimeFormat(undefined, {
-  month: "short",
-  day: "numeric",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  hourCycle: "h23",
-});
-const SHORT = new Intl.DateTimeFormat(undefined, {
-  month: "short",
-  day: "numeric",
-  hour: "2-digit",
-  minute: "2-digit",
-  hourCycle: "h23",
-});
+const MINUTES = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" } as const;
+const SHORT = new Intl.DateTimeFormat(undefined, MINUTES);
+const SECONDS = new Intl.DateTimeFormat(undefined, { ...MINUTES, second: "2-digit" });
+const CLOCK = new Intl.DateTimeFormat(undefined, { ...MINUTES, second: "2-digit", year: "numeric" });
 
 export function writeTime(text: string | null): string {
   return text === null ? "–" : CLOCK.format(new Date(text));

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -121,10 +122,39 @@ def list_docs_routes(folder: Path = SITE) -> list[BaseRoute]:
     ]
 
 
-_HEADER: Final = (
-    b'<nav aria-label="Places" style="padding: 10px 20px; font: 14px system-ui, sans-serif">'
-    b'<a href="console/">Console</a> \xc2\xb7 <a href="docs/">Docs</a> \xc2\xb7 <b>API</b></nav>'
-)
+# The header and the theme of the console; the colours come from the console's own style.
+_HEAD: Final = """<link rel="stylesheet" href="console/{style}">
+<style>
+  body > header { display: flex; gap: 18px; align-items: center; padding: 12px 20px;
+    border-bottom: 1px solid var(--line); background: var(--surface); }
+  body > header a, body > header b { padding: 3px 8px; border-radius: 7px; color: var(--faint);
+    font-size: 13px; font-weight: 400; text-decoration: none; }
+  body > header b { background: var(--accent-soft); color: var(--accent-ink); font-weight: 600; }
+  body > header .brand { display: flex; gap: 10px; align-items: center; padding: 0;
+    color: var(--ink); font-size: 15px; font-weight: 650; }
+  body, html.dark-mode .swagger-ui, .swagger-ui .scheme-container { background: var(--ground); }
+  @media (max-width: 760px) { body > header .brand span { display: none; } }
+</style>
+<script>
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  function turn() {
+    let theme = null;
+    try { theme = localStorage.getItem("inference-store-theme"); } catch {}
+    const isDark = theme === "dark" || (theme !== "light" && dark.matches);
+    document.documentElement.dataset.theme = theme ?? "system";
+    document.documentElement.classList.toggle("dark-mode", isDark);
+  }
+  turn();
+  dark.addEventListener("change", turn);
+  addEventListener("storage", turn);
+</script>
+</head>"""
+_HEADER: Final = """<body><header>
+<a class="brand" href="console/"><img src="console/icon.svg" alt="" width="26" height="26">
+<span>Inference Store</span></a>
+<nav aria-label="Places"><a href="console/">Console</a><a href="docs/">Docs</a><b>API</b></nav>
+</header>"""
+_STYLE: Final = re.compile(r'rel="stylesheet"[^>]* href="\./([^"]+)"')
 _SWAGGER: Final = "static-offline-docs/swagger-ui"
 
 
@@ -136,9 +166,11 @@ async def _show_reference(request: Request) -> Response:
         oauth2_redirect_url=request.app.swagger_ui_oauth2_redirect_url,
         swagger_js_url=f"{_SWAGGER}-bundle.js",
         swagger_css_url=f"{_SWAGGER}.css",
-        swagger_favicon_url="static-offline-docs/favicon.png",
+        swagger_favicon_url="console/icon.svg",
     )
-    return HTMLResponse(bytes(page.body).replace(b"<body>", b"<body>" + _HEADER))
+    [style] = _STYLE.findall((FILES / "index.html").read_text())
+    html = bytes(page.body).decode().replace("</head>", _HEAD.replace("{style}", style))
+    return HTMLResponse(html.replace("<body>", _HEADER))
 
 
 REFERENCE: Final = Route("/reference", _show_reference, include_in_schema=False)

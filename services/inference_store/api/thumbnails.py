@@ -52,7 +52,9 @@ from inference_store.query.read import Inference, get_storage_key, is_erased
 MOST_INPUT_BYTES: Final = 20 * 1024 * 1024
 BATCH_SECONDS: Final = 30.0
 """All pictures of a request together take no longer."""
-_NO_PICTURE: Final = ("text/", "audio/", "video/", "application/json")
+_NEITHER: Final = ("audio/", "video/")
+_TEXT: Final = ("text/", "application/json")
+_MOST_TEXT_BYTES: Final = 2000
 _TOO_LARGE: Final = f"The input is over {MOST_INPUT_BYTES // 1024 // 1024} MiB."
 PICTURE_SECONDS: Final = 10.0
 """A picture takes no longer."""
@@ -167,7 +169,8 @@ class ThumbnailCache:
             self.bytes -= len(entry[1].jpeg) + _OVERHEAD_BYTES
 
 
-ThumbnailResult = Thumbnail | StoreError
+ThumbnailResult = Thumbnail | str | StoreError
+"""Of a text it is how the text begins."""
 
 
 class ThumbnailMaker:
@@ -205,6 +208,8 @@ class ThumbnailMaker:
     ) -> ThumbnailResult:
         if isinstance(picture, StoreError):
             return picture
+        if _find_media_type(inference).startswith(_TEXT):
+            return picture[:_MOST_TEXT_BYTES].decode(errors="ignore")
         try:
             thumbnail = await decoder.make(picture, edge)
         except NoThumbnail as refused:
@@ -248,10 +253,14 @@ def _find_refusal(inference: Inference) -> StoreError | None:
         return NotFound("The inference has no data.")
     if (inference.row["data_size"] or 0) > MOST_INPUT_BYTES:
         return NoThumbnail(_TOO_LARGE)
-    media_type = inference.row["data_content_type"] or ""
-    if media_type.lower().startswith(_NO_PICTURE):
-        return NoThumbnail(f"The input is no picture: its media type is {media_type[:100]!r}.")
+    media_type = _find_media_type(inference)
+    if media_type.startswith(_NEITHER):
+        return NoThumbnail(f"The input has the media type {media_type[:100]!r}.")
     return None
+
+
+def _find_media_type(inference: Inference) -> str:
+    return str(inference.row["data_content_type"] or "").lower()
 
 
 def _make_key(inference: Inference, edge: int) -> Key:
@@ -282,6 +291,7 @@ class ShownThumbnail(Shown):
 
     uid: UUID
     content_type: str | None = Field(examples=["image/jpeg"])
+    """Of an input that is text `text/plain`: its first 2,000 bytes."""
     width: int | None
     """Of the thumbnail in pixels."""
     height: int | None
@@ -322,11 +332,11 @@ _GONE = NotFound("The model has no such inference.")
 )
 async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Asking) -> Response:
     """JPEG thumbnails of up to 100 inputs, an object a line: one answer, and one entry of the
-    audit. What is no picture has a `problem`. They are made now, or come from the memory of this
-    process; they are stored nowhere."""
+    audit. Of a text, it is how the text begins. What is neither has a `problem`. They are made now,
+    or come from the memory of this process; they are stored nowhere."""
     uids = list(dict.fromkeys(body.uids))
     registration, results = await _make_thumbnails(access, model_id, uids, body.edge)
-    if shown_uids := [str(uid) for uid in uids if isinstance(results[uid], Thumbnail)]:
+    if shown_uids := [str(uid) for uid in uids if not isinstance(results[uid], StoreError)]:
         access.note_read(
             Action.THUMBNAILS_READ, registration, inferences=shown_uids, edge=body.edge
         )
@@ -360,6 +370,8 @@ async def get_thumbnail(
     result = results[uid]
     if isinstance(result, StoreError):
         raise result
+    if isinstance(result, str):
+        raise NoThumbnail("The input is text: read its `data`.")
     access.note_read(Action.THUMBNAILS_READ, registration, [uid], edge=edge)
     return Response(result.jpeg, media_type=access.request.state.media_type)
 
@@ -396,9 +408,12 @@ async def _find_inferences(
 
 
 def _format_line(uid: UUID, result: ThumbnailResult) -> dict[str, Any]:
+    empty = dict.fromkeys(ShownThumbnail.model_fields)
     if isinstance(result, StoreError):
-        empty = dict.fromkeys(ShownThumbnail.model_fields)
         return empty | {"uid": uid, "problem": build_body(result)}
+    if isinstance(result, str):
+        data = b64encode(result.encode()).decode()
+        return empty | {"uid": uid, "content_type": "text/plain", "data": data}
     return {
         "uid": uid,
         "content_type": _JPEG,

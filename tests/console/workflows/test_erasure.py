@@ -48,7 +48,7 @@ def erase(page: Page) -> None:
     expect(estimate.locator("li img")).to_have_count(2)
     button = page.get_by_role("button", name="Erase 2")
     expect(button).to_be_disabled()
-    page.get_by_label("the number of what goes").fill("3")
+    page.get_by_label("to confirm").fill("3")
     expect(button).to_be_disabled()
     confirm(page, 2)
     progress = page.get_by_role("region", name="Progress")

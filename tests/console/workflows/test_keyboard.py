@@ -76,7 +76,7 @@ class Keyboard:
         """Redrive a dead letter whose object has come."""
         self.choose(self.page.locator("summary", has_text="Operate"))
         self.choose(self.find_link("Dead letters"))
-        self.choose(self.page.get_by_role("checkbox", name=f"Choose {letter}"), "Space")
+        self.choose(self.page.get_by_role("checkbox", name=f"Select {letter}"), "Space")
         self.choose(self.page.get_by_role("button", name="Redrive 1 …"))
         dialog = self.page.get_by_role("dialog")
         self.choose(dialog.get_by_role("button", name="Redrive 1", exact=True))
@@ -107,7 +107,7 @@ class Keyboard:
         self.choose(self.find_link(MODEL))
         self.choose(self.page.get_by_label("Erase or hold these"))
         self.choose(self.page.get_by_role("link", name="Erase these …"))
-        confirmation = self.page.get_by_role("textbox", name="the number of what goes")
+        confirmation = self.page.get_by_role("textbox", name="to confirm")
         self.fill(confirmation, "1")
         self.press("Enter")
         progress = self.page.get_by_role("region", name="Progress")

@@ -133,8 +133,9 @@ PAGE, NEXT_PAGE = 60, 120
 ALMOST_TO_THE_END = "main => main.scrollTo(0, main.scrollHeight - main.clientHeight - 300)"
 IN_BLOCK = 60
 TO_A_TILE = f"""(main, number) => {{
-    const blocks = [...main.querySelectorAll(".blocks > div")];
-    const block = blocks[Math.floor(number / {IN_BLOCK})] ?? blocks.at(-1);
+    const blocks = [...main.querySelectorAll("[data-block]")]; // those near the window
+    const at = Math.floor(number / {IN_BLOCK}) - blocks[0].dataset.block;
+    const block = blocks[Math.max(0, at)] ?? blocks.at(-1);
     const {{ top, height }} = block.getBoundingClientRect();
     main.scrollBy(0, top + (number % {IN_BLOCK}) / {IN_BLOCK} * height - 300);
 }}"""

@@ -147,7 +147,7 @@ def test_two_models_disagree_and_a_phone_shows_ids_and_scores(open_page: OpenPag
         models = page.get_by_role("group", name=side).get_by_label("Model")
         analyst.click(models)
         models.select_option(model)
-    expect(page.locator(".pair").first).to_contain_text("Another label")
+    expect(page.locator(".pair").first).to_contain_text("Different top labels")
 
     page = open_page(narrow=True)
     analyst = Analyst(page)

@@ -107,13 +107,28 @@ async def test_single_thumbnail(api: Api, uids: dict[str, str]) -> None:
 
 async def test_uses_the_index_before_fetching(api: Api) -> None:
     for extras, detail in (
-        (Extras(data_content_type="text/plain"), "its media type is 'text/plain'"),
+        (Extras(data_content_type="audio/wav"), "the media type 'audio/wav'"),
         (Extras(data_size=20 * 1024 * 1024 + 1), "over 20 MiB"),
     ):
         target = NewInference(detail, extras=extras, keys=("nobody/nothing", None, None))
         await api.store(target)
         [line] = await _request_thumbnails(api, str(target.uid))
         assert detail in line["problem"]["detail"]
+
+
+async def test_a_text_is_shown_by_its_beginning(api: Api) -> None:
+    place = api.put_blob("question", "Wie groß? ".encode() * 1000, "text/plain; charset=utf-8")
+    asked = NewInference(
+        "question", extras=Extras(data_content_type="text/plain"), keys=(place, None, None)
+    )
+    await api.store(asked)
+    [line] = await _request_thumbnails(api, str(asked.uid))
+    assert (line["content_type"], line["width"], line["problem"]) == ("text/plain", None, None)
+    text = b64decode(line["data"]).decode()
+    assert text.startswith("Wie groß? ")
+    assert 1990 < len(text.encode()) <= 2000
+    assert len(await _read_audit(api, uid=str(asked.uid))) == 1
+    await api.read(f"{_PATH}/question/thumbnail", status=422)
 
 
 async def test_hides_erased_inference_and_empties_the_cache(api: Api, uids: dict[str, str]) -> None:

@@ -250,7 +250,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """A thumbnail as JPEG in base64, and the size of the picture; None: there is none."""
+    """A thumbnail as JPEG, or the beginning of a text, in base64; or why there is none."""
 
     uid: UUID
     picture_width: int | None

@@ -72,7 +72,7 @@ function readBlock(content: string): Bytes {
 function readRaw(word: string): Bytes {
   const raw = readBase64(word);
   if (raw?.length !== RAW_BYTES) {
-    throw new NoKey(`“${word.slice(0, 40)}” is neither a public key of 32 bytes in base64 nor the id of one.`);
+    throw new NoKey(`“${word.slice(0, 40)}” is neither a public key of 32 bytes in base64 nor the ID of one.`);
   }
   return raw;
 }

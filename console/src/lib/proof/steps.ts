@@ -84,11 +84,11 @@ async function checkPredecessor({ document }: SignedDocument, number: number, si
   try {
     const hash = toHex(await sha256(await askBytes(number - 1, signal)));
     return hash === readText(document, "previous")
-      ? { title, outcome: "good", words: `It names the hash of number ${number - 1}, which is there as it was then.` }
-      : { title, outcome: "bad", words: `It names another hash than that of number ${number - 1}: one of the two was changed.` };
+      ? { title, outcome: "good", words: `It names the hash of number ${number - 1}, which is unchanged.` }
+      : { title, outcome: "bad", words: `It names a different hash than number ${number - 1} has: one of the two was changed.` };
   } catch (fault) {
     if (!(fault instanceof Problem) || fault.status !== 404) throw fault;
-    return { title, outcome: "open", words: `Number ${number - 1} is missing, or is not yours to read. Whoever may read everything can check it.` };
+    return { title, outcome: "open", words: `Number ${number - 1} is missing, or you may not read it. Anyone who may read everything can check it.` };
   }
 }
 

@@ -182,7 +182,7 @@ async def test_every_answer_has_security_headers(make_app: MakeApp) -> None:
         # the documentation page fetches only what its policy allows
         page = (await client.get("/reference")).text
         urls = re.findall(r'(?:src|(?<!<a )href)="([^"]+)"', page)
-        assert len(urls) == 3
+        assert len(urls) == 6
         for url in urls:
             assert (await client.get(f"/{url}")).status_code == 200, url
         for place in ("console/", "docs/"):
