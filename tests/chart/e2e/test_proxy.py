@@ -123,7 +123,7 @@ def test_no_call_fails_when_pods_are_replaced(gateway: Release) -> None:
 
 
 def test_books_of_all_pods_close(gateway: Release) -> None:
-    producers: list[dict[str, object]] = []
+    producers: list[dict[str, Any]] = []
 
     def closed() -> bool:
         status, books = gateway.api("GET", "/v1/accounting")

@@ -11,8 +11,8 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, inference, kafka_partition, unsettled_event
 from inference_store.inference.events import StorageKey, decode
+from inference_store.platform.backoff import Stopped
 from inference_store.retention import residual
-from inference_store.retention.leader import Stopped
 from inference_store.retention.residual import remove_mentions
 from tests.builders import NOW
 from tests.integration.retention.stored import StoppedAt, make_leader

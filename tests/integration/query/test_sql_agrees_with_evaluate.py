@@ -1,7 +1,7 @@
 """Filters in SQL mean what is written down in Python, of what is stored and of what is not."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import product
@@ -422,9 +422,12 @@ async def test_what_is_not_stored_is_evaluated_alike(stored: Stored, data: st.Da
     predicates = [PredicateMaker(stored.keys, data.draw).predicate(2) for _ in range(2)]
     inferences = typed_rows.InferenceMaker(data.draw(st.integers(0, 99))).make_inferences("one", 5)
     items = [make_indexable(inference, _REGISTRATION) for inference in inferences]
-    facts = [typed_rows.derive_facts(inference, project_id="p") for inference in inferences]
+    facts = [
+        replace(found, properties={**found.properties, "indexed_at": (datetime.now(UTC),)})
+        for found in (typed_rows.derive_facts(one, project_id="p") for one in inferences)
+    ]
     expected = [[evaluate(predicate, of) for predicate in predicates] for of in facts]
-    answers = await evaluate_unstored(stored.connection, items, predicates, indexed_at=START)
+    answers = await evaluate_unstored(stored.connection, items, predicates)
     assert answers == expected, predicates
 
 

@@ -36,12 +36,13 @@ from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
 from inference_store.objects.transfers import translate_error
+from inference_store.platform.backoff import Stopped
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import finish
-from inference_store.retention.leader import Leader, LeadershipCheck, Stopped
+from inference_store.retention.leader import Leader, LeadershipCheck
 from inference_store.retention.run import begin, run_turn
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until

@@ -28,10 +28,10 @@ from inference_store.export.part_formats import CopyLimits
 from inference_store.export.part_writing import write_part
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
+from inference_store.platform.backoff import Stopped
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.exporter import write_exports
-from inference_store.retention.leader import Stopped
 from inference_store.retention.run import delete_taken_over, has_taken_over, remember_parts
 from tests.integration.backups import Backup, Restore
 from tests.kill_chain import KillChain, chain_kills

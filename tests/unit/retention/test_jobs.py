@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from inference_store.platform.backoff import Stopped
 from inference_store.platform.serving import Heartbeat
-from inference_store.retention.leader import LeadershipCheck, Stopped
+from inference_store.retention.leader import LeadershipCheck
 from inference_store.retention.run import JOBS
 
 EVERY_TURN = [

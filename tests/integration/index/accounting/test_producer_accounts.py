@@ -68,12 +68,12 @@ async def test_keeps_the_newest_report_in_any_order(engine: AsyncEngine) -> None
         for reports, changed in ((some, 2), (some, 0), (newer, 1), ([], 0)):
             assert await accounting.store_reports(connection, reports) == changed
         accounts = await accounting.list_producers(connection)
-        reports = {account.producer: account.reports[0].report for account in accounts}
+        newest = {account.producer: account.reports[0].report for account in accounts}
         for cluster, positions in (("default", {0: 4}), ("other", {})):
             assert positions == await accounting.find_report_positions(
                 connection, cluster=cluster, topic="reports"
             )
-    assert (reports["a"].seen, reports["a"].published, reports["b"].seen) == (3, 3, 0)
+    assert (newest["a"].seen, newest["a"].published, newest["b"].seen) == (3, 3, 0)
 
 
 async def test_numbers_and_reports_make_one_account(engine: AsyncEngine) -> None:
@@ -200,7 +200,7 @@ async def test_of_too_many_producers_the_longest_silent_are_summed(engine: Async
 
 async def test_sums_stay_within_the_range_of_postgres(engine: AsyncEngine) -> None:
     most = 2**63 - 1
-    drops = {"dropped": {"left": most}, "highest_sequence": most}
+    drops: dict[str, Any] = {"dropped": {"left": most}, "highest_sequence": most}
     huge = [make_report(name, seen=most, **drops) for name in ("a", "b")]
     async with engine.begin() as connection:
         await accounting.store_reports(connection, huge)
