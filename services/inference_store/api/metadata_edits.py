@@ -341,10 +341,19 @@ async def change_metadata(
     back to the metadata blob. An id that several inferences have is refused: `uid:` says which
     one."""
     change = check_change(body.metadata, remove=body.remove, caps=find_caps(access))
-    revision = _find_revision(body, if_match)
+    revision = body.revision if if_match is None else if_match
+    if body.revision not in (None, revision):
+        fault = Fault("revision", "it names another revision than If-Match")
+        raise Invalid("The body and If-Match name different revisions.", faults=[fault])
     async with access.engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
-        uid = await _find_uid(connection, registration.model, inference_id)
+        model = registration.model
+        uid, *others = await lookup.find_by_id(connection, model, inference_id, most=2)
+    if others:
+        raise Conflict(
+            f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"
+            f" in uid:{uid}."
+        )
     wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)
     inference = await apply(access, registration, uid, wanted, make_dictionary(access))
     assert inference is not None, "each request changes the revision"
@@ -393,20 +402,3 @@ async def apply(
             await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
         return inference
     raise Conflict("Its keys are being removed: try again in a moment.")
-
-
-async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
-    uids = await lookup.find_by_id(connection, model, inference_id, most=2)
-    if len(uids) > 1:
-        raise Conflict(
-            f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"
-            f" in uid:{uids[0]}."
-        )
-    return uids[0]
-
-
-def _find_revision(body: MetadataChange, if_match: int | None) -> int | None:
-    if body.revision is not None and if_match not in (None, body.revision):
-        fault = Fault("revision", "it names another revision than If-Match")
-        raise Invalid("The body and If-Match name different revisions.", faults=[fault])
-    return body.revision if if_match is None else if_match

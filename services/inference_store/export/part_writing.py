@@ -19,11 +19,11 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Final
 from uuid import UUID
 
 import structlog
@@ -98,7 +98,7 @@ async def write_part(
     is_written = False
     try:
         with TemporaryFile(prefix="inference-store-export-") as file:
-            encoded = await _encode_part(engine, blobs, job, uids, file, limits, confirm)
+            rows, missing = await _encode_part(engine, blobs, job, uids, file, limits, confirm)
             size, sha256 = await asyncio.to_thread(_digest, file)
             async with engine.connect() as connection:
                 if not await jobs.is_current(connection, part):
@@ -113,11 +113,11 @@ async def write_part(
                 part,
                 "written",
                 written_at=func.now(),
-                rows=encoded.rows,
+                rows=rows,
                 bytes=size,
                 sha256=sha256,
-                gone=export_part.c.gone + len(uids) - encoded.rows,
-                missing=encoded.missing,
+                gone=export_part.c.gone + len(uids) - rows,
+                missing=missing,
             )
             await recount(connection, job.id)
     finally:
@@ -182,17 +182,6 @@ _LONGEST_LINK: Final = timedelta(days=7)
 """The longest that a link of AWS Signature Version 4 works."""
 
 
-class Encoded(NamedTuple):
-    """How many inferences a part has, and how many blobs it should have and does not."""
-
-    rows: int
-    missing: int
-
-
-Complete: TypeAlias = Callable[[Sequence[Row]], Iterator[Sequence[Row]]]
-"""Adds to rows what a part has of their blobs, and yields them in batches. Blocks."""
-
-
 async def _encode_part(  # noqa: PLR0917
     engine: AsyncEngine,
     blobs: Blobs,
@@ -201,22 +190,21 @@ async def _encode_part(  # noqa: PLR0917
     file: BinaryIO,
     limits: CopyLimits,
     confirm: Confirm,
-) -> Encoded:
-    """Encode the members that are still there; `confirm`, before each batch, raises if the service
-    may not go on. Raises ObjectStoreUnavailable, OutOfTime, OSError if the disk is full, and the
-    errors of the database."""
+) -> tuple[int, int]:
+    """Encode the members that are still there. Return how many these are, and how many blobs the
+    part should have and does not. `confirm`, before each batch, raises if the service may not go
+    on. Raises ObjectStoreUnavailable, OutOfTime, OSError if the disk is full, and the errors of the
+    database."""
     format = PART_FORMATS[job.format]
     chosen = format.choose_blobs(job.blob_choice)
     columns = Columns.of(job.document["include"], job.document["keys"], chosen)
     encoder = format.make_encoder(columns, file)
-    if chosen.copied:
-        complete: Complete = CopySource(blobs, chosen.copied, limits).complete
-    else:
-        complete = partial(_add_links, blobs, job, chosen.linked)
+    copies = CopySource(blobs, chosen.copied, limits)
     count = missing = 0
     for begin in range(0, len(uids), _PAGE):
         rows = await _read_rows(engine, job, uids[begin : begin + _PAGE])
-        batches = complete(rows)
+        links = _add_links(blobs, job, chosen.linked, rows)
+        batches = copies.complete(rows) if chosen.copied else links
         while batch := await asyncio.to_thread(next, batches, ()):
             await confirm()
             await asyncio.to_thread(encoder.add, batch)
@@ -224,7 +212,7 @@ async def _encode_part(  # noqa: PLR0917
             failpoint("export.write.batch")
         count += len(rows)
     await asyncio.to_thread(encoder.close)
-    return Encoded(count, missing)
+    return count, missing
 
 
 async def _read_rows(engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID]) -> list[Row]:

@@ -95,12 +95,6 @@ AGGREGATES: Final[Mapping[str, Aggregate]] = {entry.name: entry for entry in (
 # fmt: on
 
 
-def _nearest_of(name: str) -> list[str]:
-    """Return the functions that an unknown name probably stands for."""
-    meant = [entry.name for entry in AGGREGATES.values() if name.lower() in entry.elsewhere]
-    return meant or nearest(name, AGGREGATES)
-
-
 Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
 
 
@@ -242,7 +236,9 @@ Percents: TypeAlias = Annotated[
 
 def _function(name: str) -> str:
     if name not in AGGREGATES:
-        raise UnknownName("there is no function", name, list(AGGREGATES), near=_nearest_of(name))
+        meant = [entry.name for entry in AGGREGATES.values() if name.lower() in entry.elsewhere]
+        near = meant or nearest(name, AGGREGATES)
+        raise UnknownName("there is no function", name, list(AGGREGATES), near=near)
     return name
 
 

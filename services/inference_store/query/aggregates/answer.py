@@ -119,16 +119,14 @@ def _top(measure: MeasureBody, result: MeasureResult) -> Any:
 
 
 def _distinct(measure: MeasureBody, result: MeasureResult) -> Any:
-    begins = (
-        value for value in result.counts if not measure.prefix or _begins(value, measure.prefix)
+    prefix = measure.prefix
+    ordered = sorted(
+        value
+        for value in result.counts
+        if not prefix or (isinstance(value, str) and value.startswith(prefix))
     )
-    ordered = sorted(begins)
     values = [plain(value) for value in ordered[: measure.limit]]
     return {"values": values, "more": len(ordered) > measure.limit}
-
-
-def _begins(value: Any, prefix: str) -> bool:
-    return isinstance(value, str) and value.startswith(prefix)
 
 
 _FORMATTERS: Final[Mapping[str, Callable[[MeasureBody, MeasureResult], Any]]] = {

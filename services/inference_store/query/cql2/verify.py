@@ -113,14 +113,10 @@ def _verify_operation(node: Operation, entry: Entry) -> None:
         takes = entry.takes_at(index)
         if not _may_be(arg, takes):
             raise _misplaced(entry, arg, takes)
-        if takes == "list":
-            _verify_list(arg)
-
-
-def _verify_list(arg: Node) -> None:
-    for item in inside(arg):
-        if not _may_be(item, "scalar"):
-            raise Refusal(f"a list holds single values, and this is {describe_kind(item)}", item.at)
+        for item in inside(arg) if takes == "list" else ():
+            if not _may_be(item, "scalar"):
+                message = f"a list holds single values, and this is {describe_kind(item)}"
+                raise Refusal(message, item.at)
 
 
 def _may_be(node: Node, takes: Takes) -> bool:
