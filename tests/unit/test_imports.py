@@ -80,7 +80,7 @@ STEPPED = {
     "query": "aggregates.part_collector aggregates.run driving filters.operands filters.relations "
     "stored_counts",
     "retention": "batch_eraser certifier eraser exporter housekeeping leader orphan_eraser "
-    "residual run_executor",
+    "residual",
 }
 
 

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    Select,
     Text,
     cast,
     delete,
@@ -36,8 +37,6 @@ from inference_store.access.rights import Action
 from inference_store.erasure.hash_chain import Link, VerificationFailure, compute_hash
 from inference_store.index.audit import match_uids
 from inference_store.index.tables import audit, audit_head, audit_link
-
-from .mentions import mentions as mentioned
 
 GENESIS: Final = Link(0, bytes(32))
 """The link before the first entry."""
@@ -215,32 +214,19 @@ async def redact_values(
     return redacted
 
 
-async def redact_mentions(
-    connection: AsyncConnection,
-    erasure: UUID,
-    subject: tuple[str, str],
-    is_in_reach: ColumnElement[bool],
-    *,
-    after: int,
-    limit: int,
-) -> tuple[int, int | None]:
-    """Redact the entries in reach whose detail mentions a subject (its key and value), in the
-    `limit` entries after `after`.
+def select_details() -> Select[Any]:
+    """Select the entries whose detail may be redacted, with it."""
+    return select(audit.c.id, audit.c.detail).where(
+        _redactable(), audit.c.detail != literal({}, JSONB)
+    )
 
-    Return how many, and the last entry that was read; None if none is left. An erasure reads all
-    entries in its reach once, each page in a transaction of its own.
-    """
-    has_detail = audit.c.detail != literal({}, JSONB)
-    query = select(audit.c.id, audit.c.detail).where(_redactable(), audit.c.id > after, has_detail)
-    query = query.where(is_in_reach)
-    page = (await connection.execute(query.order_by(audit.c.id).limit(limit))).all()
-    if not page:
-        return 0, None
-    entries = [row.id for row in page if mentioned(row.detail, *subject)]
-    about = audit.c.id == func.any(entries)
-    locked = await _lock(connection, about) if entries else []
-    redacted = await _redact(connection, erasure, locked)
-    return redacted, page[-1].id
+
+async def redact_entries(
+    connection: AsyncConnection, erasure: UUID, entries: Collection[int]
+) -> int:
+    """Redact these entries, but for those that are redacted already; return how many."""
+    locked = await _lock(connection, audit.c.id == func.any(entries))
+    return await _redact(connection, erasure, locked)
 
 
 async def _redact(connection: AsyncConnection, erasure: UUID, entries: Sequence[int]) -> int:

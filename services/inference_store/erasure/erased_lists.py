@@ -14,8 +14,8 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import BigInteger, cast, func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.log import SignedDocument, SigningKey, read_members
@@ -163,7 +163,8 @@ async def record_erased(
         return
     deleted = {key for mark in done for key in mark.doomed if key in doomed}
     foreign = {key for mark in done for key in mark.doomed if not mark.owns(key)}
-    deleted -= await _find_still_named(connection, erasure.id, deleted & foreign)
+    if shared := deleted & foreign:
+        deleted -= await _find_still_named(connection, erasure.id, shared)
     await record_batch(
         connection,
         key,
@@ -180,11 +181,8 @@ async def _find_still_named(
 ) -> set[str]:
     """Return the keys that a later batch of the erasure points to as well: that batch records
     them."""
-    names = sorted(keys)
-    if not names:
-        return set()
     query = select(blob_reference.c.storage_key).where(
-        among_keys(blob_reference.c.storage_key, names),
+        among_keys(blob_reference.c.storage_key, keys),
         select_marks(blob_reference)
         .where(erasing.c.erasure == erasure, erasing.c.certified_at.is_(None))
         .exists(),
@@ -206,6 +204,11 @@ async def record_batch(
     entries = [hash_inference(key, scope, uid) for uid in uids]
     deleted = [hash_object(key, storage_key) for storage_key in objects]
     times = [received_at_of(uid) for uid in uids]
+    span = None
+    if whole_span and times:
+        here, at = partition_span.c, times[0]
+        query = select(here.name).where(here.lo <= at, here.hi > at, here.state == "dropping")
+        span = await connection.scalar(query)
     values = {
         "erasure": erasure,
         "hashed_by": key.id,
@@ -213,18 +216,10 @@ async def record_batch(
         "objects": len(deleted),
         "oldest": min(times, default=None),
         "newest": max(times, default=None),
-        "span": await _find_dropping(connection, times[0]) if whole_span and times else None,
+        "span": span,
         "leaves": b"".join(entries + deleted),
     }
     await connection.execute(erased_leaves.insert().values(values))
-
-
-async def _find_dropping(connection: AsyncConnection, at: datetime) -> str | None:
-    query = select(partition_span.c.name).where(
-        partition_span.c.lo <= at, partition_span.c.hi > at, partition_span.c.state == "dropping"
-    )
-    name = await connection.scalar(query)
-    return None if name is None else str(name)
 
 
 def hash_inference(key: SigningKey, scope: str, uid: UUID) -> bytes:
@@ -246,28 +241,22 @@ def split_entries(chunk: bytes) -> Iterator[bytes]:
 
 async def find_uncertified(connection: AsyncConnection, erasure: UUID) -> Erased:
     """Return what is not certified yet."""
+    keys = _HERE.hashed_by
     query = select(
-        func.coalesce(func.array_agg(_HERE.id), []),
-        func.coalesce(func.sum(_HERE.inferences), 0),
-        func.coalesce(func.sum(_HERE.objects), 0),
+        func.array_agg(aggregate_order_by(_HERE.id, _HERE.id)),
+        cast(func.coalesce(func.sum(_HERE.inferences), 0), BigInteger),
+        cast(func.coalesce(func.sum(_HERE.objects), 0), BigInteger),
         func.min(_HERE.oldest),
         func.max(_HERE.newest),
-        func.array_agg(_HERE.hashed_by.distinct()),
+        func.array_agg(aggregate_order_by(keys.distinct(), keys)),
         func.min(_HERE.recorded_at),
         func.max(_HERE.recorded_at),
     ).where(_HERE.erasure == erasure)
-    row = (await connection.execute(query)).one()
-    ids, inferences, objects, oldest, newest, hashed_by, first_at, last_at = row
-    return Erased(
-        batches=sorted(ids),
-        inferences=int(inferences),
-        objects=int(objects),
-        oldest=oldest,
-        newest=newest,
-        hashed_by=sorted(hashed_by or ()),
-        first_at=first_at,
-        last_at=last_at,
-    )
+    batches, inferences, objects, oldest, newest, hashed_by, first_at, last_at = (
+        await connection.execute(query)
+    ).one()
+    sums = inferences, objects, oldest, newest
+    return Erased(batches or [], *sums, hashed_by or [], first_at, last_at)
 
 
 async def find_dropping_span(connection: AsyncConnection, erasure: UUID) -> str | None:

@@ -245,7 +245,10 @@ async def redact_recorded(connection: AsyncConnection, hash: HashText | None, *,
             name: _redact_value(v, hash) for name, v in _select_values(row.document).items()
         }
         values = {"document": {**row.document, **redacted}, "forget_when_over": False}
-        await connection.execute(_update_revision(row).values(values))
+        revision = hold_change.update().where(
+            _HERE.hold == row.hold, _HERE.revision == row.revision
+        )
+        await connection.execute(revision.values(values))
         await _redact_hold(connection, row, redacted)
     return len(rows)
 
@@ -278,10 +281,6 @@ def _redact_value(value: Any, hash: HashText | None) -> Any:
     if isinstance(value, list):
         return [_redact_value(text, hash) for text in value]
     return ERASED if hash is None else f"{ERASED}:{hash(value)}"
-
-
-def _update_revision(row: Any) -> Any:
-    return hold_change.update().where(_HERE.hold == row.hold, _HERE.revision == row.revision)
 
 
 # What holds protect.
@@ -455,8 +454,8 @@ async def apply_placed(
     values |= {"placed_by": actor, "placed_at": at, "revision": body["revision"]}
     values |= {"in_force_at": func.clock_timestamp()}
     await connection.execute(insert(hold).values(values).on_conflict_do_nothing())
-    await _record_revision(connection, body, "placed", at, actor)
-    return await _read_placed(connection, body)
+    current = await _record_revision(connection, body, "placed", at, actor)
+    return Placement(current, *await find_claims(connection, current))
 
 
 async def apply_changed(
@@ -466,9 +465,8 @@ async def apply_changed(
     await _lock(connection)
     values = await _build_values(connection, body) | {"in_force_at": func.clock_timestamp()}
     await _update_hold(connection, body, values)
-    await watermarks.delete_watermarks(connection)
-    await _record_revision(connection, body, "changed", at, actor)
-    return await _read_placed(connection, body)
+    current = await _record_revision(connection, body, "changed", at, actor)
+    return Placement(current, *await find_claims(connection, current))
 
 
 async def apply_released(
@@ -478,9 +476,7 @@ async def apply_released(
     await _lock(connection)
     values = {"released_by": actor, "released_at": at, "release_reason": body["reason"]}
     await _update_hold(connection, body, values)
-    await watermarks.delete_watermarks(connection)
-    await _record_revision(connection, body, "released", at, actor)
-    return await _read_current(connection, body)
+    return await _record_revision(connection, body, "released", at, actor)
 
 
 async def find_claims(
@@ -533,12 +529,13 @@ async def _build_values(connection: AsyncConnection, body: _Document) -> dict[st
 async def _update_hold(
     connection: AsyncConnection, body: _Document, values: dict[str, Any]
 ) -> None:
-    """Update a hold, but only to a later revision: an entry that is applied again undoes
-    nothing."""
+    """Update a hold, but only to a later revision: an entry that is applied again undoes nothing.
+    What it protected may go now, so runs read everything again."""
     here = hold.c
     changed = hold.update().where(here.id == UUID(body["id"]), here.revision < body["revision"])
     changed = changed.values(values | {"revision": body["revision"], "taken_up": 0})
     await connection.execute(changed)
+    await watermarks.delete_watermarks(connection)
 
 
 async def _record_revision(
@@ -547,18 +544,11 @@ async def _record_revision(
     change: Literal["placed", "changed", "released"],
     at: datetime,
     actor: str,
-) -> None:
+) -> Hold:
+    """Record a revision, and return the hold as it is now."""
     row = {"hold": UUID(body["id"]), "revision": body["revision"], "change": change}
     row |= {"at": at, "actor": actor, "document": dict(body)}
     row["forget_when_over"] = change == "changed" and await has_recorded_value(connection, body)
     await connection.execute(insert(hold_change).values(row).on_conflict_do_nothing())
-
-
-async def _read_placed(connection: AsyncConnection, body: _Document) -> Placement:
-    current = await _read_current(connection, body)
-    return Placement(current, *await find_claims(connection, current))
-
-
-async def _read_current(connection: AsyncConnection, body: _Document) -> Hold:
     query = select(hold).where(hold.c.id == UUID(body["id"]))
     return Hold.model_validate((await connection.execute(query)).one())

@@ -8,7 +8,6 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -34,7 +33,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.access.rights import ScopePart
 from inference_store.erasure import audit_chain
-from inference_store.erasure.audit_chain import redact_mentions
 from inference_store.erasure.holds import VALUES
 from inference_store.erasure.mentions import mentions
 from inference_store.erasure.pending_deletions import select_marks
@@ -218,8 +216,6 @@ async def find_reach(connection: AsyncConnection, erasure: Erasure) -> AccessSco
 
 
 Position: TypeAlias = tuple[Any, ...]
-Page: TypeAlias = tuple[int, Position | None]
-"""How many were redacted, and the last one that was read; None: there are no more."""
 _VERSION = (policy_version.c.level, policy_version.c.subject, policy_version.c.revision)
 
 
@@ -241,36 +237,32 @@ class Redaction:
         return mentions(texts, self.subject.key, self.subject.value)
 
 
-async def _redact_audit(
-    connection: AsyncConnection, by: Redaction, after: Position, limit: int
-) -> Page:
-    subject, is_in_reach = (by.subject.key, by.subject.value), match_models(by.reach, audit.c.model)
-    redacted, last = await redact_mentions(
-        connection, by.erasure, subject, is_in_reach, after=after[0], limit=limit
-    )
-    return redacted, None if last is None else (last,)
+# Rows with the texts that may mention the subject behind the columns of their key; and what stands
+# in the place of these texts, or the function that redacts the rows and returns how many.
+_Change: TypeAlias = Callable[[AsyncConnection, Sequence[Any]], Awaitable[int]]
+_Texts: TypeAlias = tuple[Select[Any], Mapping[str, Any] | _Change]
 
 
-async def _redact_policies(
-    connection: AsyncConnection, by: Redaction, after: Position, limit: int
-) -> Page:
-    here = policy_version.c
-    query = select(*_VERSION, here.document, here.reason)
-    query = query.where(_is_past(), match_policies(by.reach), tuple_(*_VERSION) > tuple_(*after))
-    page = (await connection.execute(query.order_by(*_VERSION).limit(limit))).all()
-    redacted = 0
-    for row in page:
-        values = {"document": row.document, "reason": row.reason}
-        rest = _redact_version(values, by)
-        if rest != values:
-            same = tuple_(*_VERSION) == tuple_(row.level, row.subject, row.revision)
-            await connection.execute(policy_version.update().where(same).values(rest))
-            redacted += 1
-    return redacted, tuple(page[-1][:3]) if len(page) == limit else None
+def _list_audit(by: Redaction) -> _Texts:
+    async def redact(connection: AsyncConnection, rows: Sequence[Any]) -> int:
+        return await audit_chain.redact_entries(connection, by.erasure, [row.id for row in rows])
+
+    return audit_chain.select_details().where(match_models(by.reach, audit.c.model)), redact
 
 
-# Of a table, the rows with the texts that may mention the subject, and what stands in their place.
-_Texts: TypeAlias = tuple[Select[Any], Mapping[str, Any]]
+def _list_policies(by: Redaction) -> _Texts:
+    async def redact(connection: AsyncConnection, rows: Sequence[Any]) -> int:
+        redacted = 0
+        for row in rows:
+            values = {"document": row.document, "reason": row.reason}
+            if (rest := _redact_version(values, by)) != values:
+                same = tuple_(*_VERSION) == tuple_(*row[:3])
+                await connection.execute(policy_version.update().where(same).values(rest))
+                redacted += 1
+        return redacted
+
+    query = select(*_VERSION, policy_version.c.document, policy_version.c.reason)
+    return query.where(_is_past(), match_policies(by.reach)), redact
 
 
 def _list_erasures(by: Redaction) -> _Texts:
@@ -305,40 +297,38 @@ def _list_revisions(by: Redaction) -> _Texts:
     return query.where(match_models(by.reach, hold.c.model)), {"forget_when_over": True}
 
 
-async def _redact_rows(
-    list_texts: Callable[[Redaction], _Texts],
-    connection: AsyncConnection,
-    by: Redaction,
-    after: Position,
-    limit: int,
-) -> Page:
-    """Redact the rows whose texts, all columns after those of the key, mention the subject."""
-    query, values = list_texts(by)
+RECORDED: Final = hold_change.name
+"""The table whose rows are only recorded: they lose what they say once the hold is over."""
+REDACTED: Final[Mapping[str, tuple[Callable[[Redaction], _Texts], Position]]] = {
+    "audit": (_list_audit, (0,)),
+    "policy_version": (_list_policies, ("", "", 0)),
+    "erasure": (_list_erasures, (UUID(int=0),)),
+    "saved_view": (_list_views, (UUID(int=0),)),
+    "export_job": (_list_exports, (UUID(int=0),)),
+    RECORDED: (_list_revisions, (UUID(int=0), 0)),
+}
+"""By the table whose rows may mention a subject: its texts, and the position before the first."""
+
+
+async def redact_page(
+    connection: AsyncConnection, by: Redaction, table: str, after: Position, limit: int
+) -> tuple[int, Position | None]:
+    """Redact the rows of the next page whose texts mention the subject; return how many, and the
+    last one that was read; None: there are no more."""
+    query, change = REDACTED[table][0](by)
     size = len(after)
     columns: list[Any] = list(query.selected_columns)[:size]
     key = tuple_(*columns)
     query = query.where(key > tuple_(*after)).order_by(*columns).limit(limit)
     page = (await connection.execute(query)).all()
-    mentioning = [tuple(row[:size]) for row in page if by.is_about(list(row[size:]))]
-    if mentioning:
-        changed = columns[0].table.update().where(key.in_(mentioning))
-        await connection.execute(changed.values(values))
-    return len(mentioning), tuple(page[-1][:size]) if len(page) == limit else None
-
-
-RECORDED: Final = hold_change.name
-"""The table whose rows are only recorded: they lose what they say once the hold is over."""
-Redact: TypeAlias = Callable[[AsyncConnection, Redaction, Position, int], Awaitable[Page]]
-REDACTIONS: Final[Mapping[str, tuple[Redact, Position]]] = {
-    "audit": (_redact_audit, (0,)),
-    "policy_version": (_redact_policies, ("", "", 0)),
-    "erasure": (partial(_redact_rows, _list_erasures), (UUID(int=0),)),
-    "saved_view": (partial(_redact_rows, _list_views), (UUID(int=0),)),
-    "export_job": (partial(_redact_rows, _list_exports), (UUID(int=0),)),
-    RECORDED: (partial(_redact_rows, _list_revisions), (UUID(int=0), 0)),
-}
-"""By the table whose rows may mention a subject: the function that redacts the next page, and the
-position before the first."""
+    mentioning = [row for row in page if by.is_about(list(row[size:]))]
+    redacted = len(mentioning)
+    if mentioning and callable(change):
+        redacted = await change(connection, mentioning)
+    elif mentioning:
+        keys = [tuple(row[:size]) for row in mentioning]
+        await connection.execute(columns[0].table.update().where(key.in_(keys)).values(change))
+    return redacted, tuple(page[-1][:size]) if len(page) == limit else None
 
 
 def _is_past() -> ColumnElement[bool]:

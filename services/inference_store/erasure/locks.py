@@ -1,5 +1,5 @@
-"""Advisory locks: the fence that orders writers against holds and erasures (see `mark/`), and the
-one by which a single retention service leads.
+"""Advisory locks: the fence that orders writers against holds and erasures (`pending_deletions`),
+and the one by which a single retention service leads.
 """
 
 from collections.abc import AsyncIterator

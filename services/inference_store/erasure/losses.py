@@ -7,11 +7,10 @@ unless its inference goes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
@@ -57,7 +56,7 @@ from inference_store.query.deadline import (
     find_ranges,
     range_of_time,
 )
-from inference_store.query.matching import Query, count_matches, match_by_index
+from inference_store.query.matching import count_matches, match_by_index
 from inference_store.query.preparation import build_query
 
 _SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")
@@ -162,11 +161,11 @@ def list_requested(requested: RequestedPart) -> Going:
     query = requested.query
     nothing = ScanRange(requested.model, UUID(int=0), UUID(int=0))
     where = nothing if query.nothing else query.scan_range
-    return Going(where, partial(_select_requested, query), query.closed, query.large)
 
+    def choose(piece: ScanRange, held: ColumnElement[bool]) -> FromClause:
+        return _select_matching(piece, inference.c.uid.in_(match_by_index(query, piece)), held)
 
-def _select_requested(query: Query, piece: ScanRange, held: ColumnElement[bool]) -> FromClause:
-    return _select_matching(piece, inference.c.uid.in_(match_by_index(query, piece)), held)
+    return Going(where, choose, query.closed, query.large)
 
 
 def _select_matching(
@@ -183,17 +182,16 @@ async def count_held(connection: AsyncConnection, hold: Hold, *, seconds: float)
     """Count what a hold keeps from going: what it matches now, in force or not, as far as time
     allows. Raises HoldUnreadable."""
     deadline, loss = Deadline.after(seconds), Loss()
-
-    async def find(piece: ScanRange) -> FromClause:
-        matches = await build_hold_condition(connection, hold, piece)
-        return _select_matching(piece, matches, held=false())
-
     every = await registrations.every_model(connection) if hold.model is None else [hold.model]
-    for model in every:
-        pieces = await find_pieces_of(
-            connection, range_of_time(model, None, None), newest_first=True
-        )
-        loss += await _count_pieces(connection, pieces, find, deadline)
+    try:
+        for model in every:
+            where = range_of_time(model, None, None)
+            for piece in await find_pieces_of(connection, where, newest_first=True):
+                matches = await build_hold_condition(connection, hold, piece)
+                rows = _select_matching(piece, matches, held=false())
+                loss += await _count_piece(connection, rows, deadline)
+    except OutOfTime:
+        return replace(loss, partial=True)
     return loss
 
 
@@ -206,18 +204,21 @@ async def count_requested(
 ) -> Loss:
     """Count what an erasure would erase of a model, the newest inferences first. Raises
     ObjectStoreUnavailable."""
-    going = list_requested(requested)
-    pieces = await find_pieces_of(connection, going.scan_range, newest_first=True, closed=True)
-    find = partial(going.find, connection)
-    loss = await _count_pieces(connection, pieces, find, deadline, large=going.large)
-    if not loss.partial:
-        where = range_of_time(requested.model, None, None)
-        about = [requested.predicate]
+    going, loss = list_requested(requested), Loss()
+    where = range_of_time(requested.model, None, None)
+    about, of_model = [requested.predicate], unsettled_event.c.model_id == model_id
+    try:
+        for piece in await find_pieces_of(
+            connection, going.scan_range, newest_first=True, closed=True
+        ):
+            rows = await going.find(connection, piece)
+            loss += await _count_piece(connection, rows, deadline, large=going.large)
         doubts = await build_query(connection, where, about, matches="doubtful")
         if not doubts.nothing:
-            loss = await _count_undecided(connection, loss, doubts, deadline)
-    try:
-        of_model = unsettled_event.c.model_id == model_id
+            for piece in await find_pieces_of(connection, doubts.scan_range, newest_first=True):
+                counting = count_matches(match_by_index(doubts, piece))
+                [row] = await fetch(connection, counting, deadline, large=doubts.large)
+                loss += Loss(undecided=row.matches)
         pages = quarantine.iterate_pages(lambda: nullcontext(connection), of_model, blobs.buckets)
         async for events in pages:
             if deadline.is_over:
@@ -228,37 +229,13 @@ async def count_requested(
     return loss
 
 
-async def _count_pieces(
-    connection: AsyncConnection,
-    pieces: Sequence[ScanRange],
-    find: Callable[[ScanRange], Awaitable[FromClause]],
-    deadline: Deadline,
-    *,
-    large: bool = False,
+async def _count_piece(
+    connection: AsyncConnection, rows: FromClause, deadline: Deadline, *, large: bool = False
 ) -> Loss:
-    loss = Loss()
-    for piece in pieces:
-        losing = count_loss(await find(piece), "inference")
-        query = select(*(column.label(name) for name, column in losing.items()))
-        try:
-            [row] = await fetch(connection, query, deadline, large=large)
-        except OutOfTime:
-            return replace(loss, partial=True)
-        loss += read_loss(row._asdict())
-    return loss
-
-
-async def _count_undecided(
-    connection: AsyncConnection, loss: Loss, query: Query, deadline: Deadline
-) -> Loss:
-    for piece in await find_pieces_of(connection, query.scan_range, newest_first=True):
-        counting = count_matches(match_by_index(query, piece))
-        try:
-            [row] = await fetch(connection, counting, deadline, large=query.large)
-        except OutOfTime:
-            return replace(loss, partial=True)
-        loss += Loss(undecided=row.matches)
-    return loss
+    losing = count_loss(rows, "inference")
+    query = select(*(column.label(name) for name, column in losing.items()))
+    [row] = await fetch(connection, query, deadline, large=large)
+    return read_loss(row._asdict())
 
 
 async def _count_page(
@@ -272,15 +249,17 @@ async def _count_page(
     current_holds = await holds.list_in_force(connection, [model])
     going = await _find_going(connection, list_requested(requested), events, deadline)
     ids = frozenset(requested.criteria.get("inference_ids", ()))
+    if subject is not None:
+        events = await asyncio.to_thread(quarantine.load_metadata, blobs, events)
     matching = await quarantine.filter_erased(connection, model, events, ids)
     matching += [item for item in events if item.event and item.event.uid in going]
-    with_metadata = events if subject is not None else matching if current_holds else []
-    metadata = await asyncio.to_thread(quarantine.load_metadata, blobs, with_metadata)
     if subject is not None:
         about = requested.predicate
-        matching += await quarantine.filter_by_subject(connection, events, subject, about, metadata)
+        matching += await quarantine.filter_by_subject(connection, events, subject, about)
+    elif current_holds:
+        matching = await asyncio.to_thread(quarantine.load_metadata, blobs, matching)
     found = list({item.id: item for item in matching}.values())
-    split = await quarantine.split_by_hold(connection, found, metadata, model=model, going=going)
+    split = await quarantine.split_by_hold(connection, found, model=model, going=going)
     return _count_events(*split)
 
 
@@ -318,10 +297,8 @@ async def count_unattributed(
     model_ids, loss = models.values(), Loss()
     about = (lambda: nullcontext(connection), blobs, criteria, model_ids)
     beside = quarantine.match_unattributed(criteria, model_ids)
-    async for events, metadata in quarantine.iterate_mentions(*about, beside):
-        loss += _count_events(
-            *await quarantine.split_by_hold(connection, events, metadata, model=None)
-        )
+    async for events in quarantine.iterate_mentions(*about, beside):
+        loss += _count_events(*await quarantine.split_by_hold(connection, events, model=None))
         if deadline.is_over:
             return replace(loss, partial=True)
     return loss
@@ -340,7 +317,7 @@ async def has_events_of_subject(
     about = (lambda: nullcontext(connection), blobs, criteria, model_ids)
     beside = quarantine.match_unattributed(criteria, model_ids)
     match = or_(unsettled_event.c.model_id.in_(sorted(model_ids)), beside)
-    async for events, _ in quarantine.iterate_mentions(*about, match):
+    async for events in quarantine.iterate_mentions(*about, match):
         if events or deadline.is_over:
             return True
     return False

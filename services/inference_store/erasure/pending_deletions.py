@@ -32,10 +32,8 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import (
     ARRAY,
-    ColumnElement,
     FromClause,
     Select,
-    Table,
     func,
     literal,
     or_,
@@ -234,10 +232,21 @@ async def list_pending(
     captures = await _find_captures(connection, [*with_objects, *references])
     names = await registrations.names(connection, {model for model, _ in identities})
     return [
-        _read_pending(
-            row, captures.get(identity), references.get(identity, ()), names.get(row.model)
+        PendingDeletion(
+            model=row.model,
+            uid=row.uid,
+            scope=row.scope,
+            data=row.data_storage_key,
+            response=row.response_storage_key,
+            metadata=row.metadata_storage_key,
+            sidecar=row.sidecar_storage_key,
+            capture_id=captures.get((row.model, row.uid)),
+            references=references.get((row.model, row.uid), ()),
+            model_id=names.get(row.model),
+            was_erased=row.erased_at is not None,
+            was_certified=row.certified_at is not None,
         )
-        for row, identity in zip(page, identities, strict=True)
+        for row in page
     ]
 
 
@@ -293,25 +302,6 @@ async def _find_references(
         for uid, key in await connection.execute(query.order_by(blob_reference.c.storage_key)):
             references[model, uid] = (*references.get((model, uid), ()), key)
     return references
-
-
-def _read_pending(
-    row: Any, capture_id: UUID | None, references: tuple[str, ...], model_id: str | None
-) -> PendingDeletion:
-    return PendingDeletion(
-        model=row.model,
-        uid=row.uid,
-        scope=row.scope,
-        data=row.data_storage_key,
-        response=row.response_storage_key,
-        metadata=row.metadata_storage_key,
-        sidecar=row.sidecar_storage_key,
-        capture_id=capture_id,
-        references=references,
-        model_id=model_id,
-        was_erased=row.erased_at is not None,
-        was_certified=row.certified_at is not None,
-    )
 
 
 _OF_ARRIVALS: tuple[Cause, ...] = ("erased_again", "expired_arrival")
@@ -444,26 +434,20 @@ async def delete_old(
     Return how many rows, at most `limit` of each table: call it again until it is 0.
     """
     before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
-    deleted = 0
-    for table in (tombstone, erased_batch, erased_span):
-        keys = list(table.primary_key)
-        old = (
-            select(*keys).where(table.c.erased_at < before, *_exclude_dropping(table)).limit(limit)
-        )
-        expired = table.delete().where(tuple_(*keys).in_(old))
-        deleted += (await connection.execute(expired)).rowcount
-    return deleted
-
-
-def _exclude_dropping(table: Table) -> list[ColumnElement[bool]]:
-    """Exclude a span while it is being dropped: more is added to its lists."""
-    if table is not erased_span:
-        return []
+    # while a span is being dropped, more is added to its lists
     here, span = erased_span.c, partition_span.c
     dropping = select(span.name).where(
         span.state == "dropping", span.lo < here.hi, span.hi > here.lo
     )
-    return [~dropping.exists()]
+    deleted = 0
+    for table in (tombstone, erased_batch, erased_span):
+        keys = list(table.primary_key)
+        old = select(*keys).where(table.c.erased_at < before).limit(limit)
+        if table is erased_span:
+            old = old.where(~dropping.exists())
+        expired = table.delete().where(tuple_(*keys).in_(old))
+        deleted += (await connection.execute(expired)).rowcount
+    return deleted
 
 
 async def _find_listed(

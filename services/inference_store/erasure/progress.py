@@ -254,13 +254,8 @@ STOPPED = ("cancelling", "cancelled")
 async def advance_erasure(connection: AsyncConnection, id: UUID, state: State) -> bool:
     """Set the state of the present work; return False if it was cancelled, and nothing may be
     done."""
-    values: dict[str, Any] = {
-        "state": state,
-        "begun_at": func.coalesce(erasure.c.begun_at, func.now()),
-    }
-    if state in ENDED:
-        values["asked"] = redact_criteria()
-    return await _change(connection, id, values)
+    values: dict[str, Any] = {"asked": redact_criteria()} if state in ENDED else {}
+    return await _change(connection, id, state, values)
 
 
 async def begin_deleting(connection: AsyncConnection, id: UUID) -> bool:
@@ -269,18 +264,17 @@ async def begin_deleting(connection: AsyncConnection, id: UUID) -> bool:
     Call it before any object is touched.
     """
     since = func.coalesce(erasure.c.deleting_since, func.now())
-    values = {
-        "state": "deleting_objects",
-        "deleting_since": since,
-        "begun_at": func.coalesce(erasure.c.begun_at, func.now()),
-    }
-    return await _change(connection, id, values)
+    return await _change(connection, id, "deleting_objects", {"deleting_since": since})
 
 
-async def _change(connection: AsyncConnection, id: UUID, values: Mapping[str, Any]) -> bool:
+async def _change(
+    connection: AsyncConnection, id: UUID, state: State, values: Mapping[str, Any]
+) -> bool:
     """Return False if the erasure was cancelled: the row decides."""
+    begun = {"state": state, "begun_at": func.coalesce(erasure.c.begun_at, func.now())}
     where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
-    return (await connection.execute(erasure.update().where(*where).values(values))).rowcount > 0
+    changed = erasure.update().where(*where).values(begun | dict(values))
+    return (await connection.execute(changed)).rowcount > 0
 
 
 async def add_marked(connection: AsyncConnection, id: UUID, count: int) -> None:
@@ -362,7 +356,6 @@ async def finish_erasure(
     state: State = "failed" if has_rest else "partly_held" if held else ended
     reason = (error or "something is left")[:_ERROR_CHARACTERS] if has_rest else None
     values = {
-        "state": state,
         "error": reason,
         "held": erasure.c.held if of_objects else held,
         "finished_at": func.now() if state == ended else None,
@@ -372,13 +365,13 @@ async def finish_erasure(
     if not has_rest:
         blocked = erasure_obstacle.c.erasure == stored_erasure.id
         await connection.execute(erasure_obstacle.delete().where(blocked))
-    return state if await _change(connection, stored_erasure.id, values) else "cancelling"
+    return state if await _change(connection, stored_erasure.id, state, values) else "cancelling"
 
 
 async def fail_erasure(connection: AsyncConnection, id: UUID, error: str) -> None:
     """Record why an erasure could not go on: it is tried again with the next run."""
     values = {"error": error[:_ERROR_CHARACTERS], "retry_at": keep_future_retry()}
-    await _change(connection, id, {"state": "failed", **values})
+    await _change(connection, id, "failed", values)
 
 
 async def find_state(connection: AsyncConnection, id: UUID) -> State | None:

@@ -500,7 +500,10 @@ class Recheck:
     ) -> AsyncIterator[VerificationFailure]:
         """Yield what is there. `objects`: all of the buckets, as a stream; `members`: uids that
         exports list, and where; read after the objects."""
-        counts = [document["leaves"]["count"] async for document in self._iterate()]
+        counts = [
+            document["leaves"]["count"]
+            async for document in _iterate_certificates(self._ledger.engine)
+        ]
         self._filter = _BloomFilter(sum(counts))
         async for _, entry in self._read_entries():
             self._filter.add(entry)
@@ -520,15 +523,14 @@ class Recheck:
     async def find_unknown_keys(self) -> set[str]:
         """Return the ids of keys that hashed lists and are not given."""
         keys = {
-            key async for document in self._iterate() for key in document["leaves"]["hashed_by"]
+            key
+            async for document in _iterate_certificates(self._ledger.engine)
+            for key in document["leaves"]["hashed_by"]
         }
         return keys - {key.id for key in self._keys}
 
-    def _iterate(self) -> AsyncIterator[Mapping[str, Any]]:
-        return _iterate_certificates(self._ledger.engine)
-
     async def _read_entries(self) -> AsyncIterator[tuple[int, bytes]]:
-        async for document in self._iterate():
+        async for document in _iterate_certificates(self._ledger.engine):
             async for entry in _read_entries(self._ledger, document["leaves"]["root"]):
                 yield document["number"], entry
 

@@ -29,7 +29,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
@@ -80,13 +80,12 @@ _NOT_IN_EVENTS: Final = frozenset(
     {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
     | {"revision", "data_deleted_at"}
 )
-EventMetadata: TypeAlias = Mapping[int, Metadata]
-"""The metadata of events that could be read, by the number of their row."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedEvent:
-    """A quarantined event. `event` None: it cannot be decoded."""
+    """A quarantined event. `event` None: it cannot be decoded; `metadata` None: it was not read, or
+    cannot be."""
 
     id: int
     payload: bytes
@@ -94,6 +93,14 @@ class QuarantinedEvent:
     inference_id: str | None
     is_parked: bool
     event: InferenceEvent | None
+    metadata: Metadata | None = None
+
+    @property
+    def item(self) -> Indexable:
+        """Its inference, as if it had no response."""
+        assert self.event is not None
+        model = Registration.model_construct(model=0, model_id=self.event.model_id, project_id=None)
+        return Indexable(self.event, model, self.metadata or Metadata(), Predictions(None))
 
     def describe_mark(self) -> list[str | None]:
         """Return its uid and the keys of its objects, as a batch of the ledger has them."""
@@ -136,9 +143,9 @@ async def iterate_mentions(
     condition: ColumnElement[bool],
     *,
     types_of: Models = (),
-) -> AsyncIterator[tuple[list[QuarantinedEvent], EventMetadata]]:
+) -> AsyncIterator[list[QuarantinedEvent]]:
     """Yield, page by page, the events of a condition that mention the subject of an erasure and
-    that it reaches; with the metadata of the page.
+    that it reaches, with their metadata.
 
     `model_ids`: the models of the erasure that are registered; `types_of`: the models whose types
     of the subject's key count; none: any type does. Raises ObjectStoreUnavailable, OutOfTime.
@@ -149,10 +156,10 @@ async def iterate_mentions(
     async with connect() as connection:
         predicate = await build_predicate(connection, types_of, criteria)
     async for page in iterate_pages(connect, condition, blobs.buckets):
-        metadata = await asyncio.to_thread(load_metadata, blobs, page)
+        loaded = await asyncio.to_thread(load_metadata, blobs, page)
         async with connect() as connection:
-            events = await filter_by_subject(connection, page, subject, predicate, metadata)
-        yield [item for item in events if _is_reached(item, reach, model_ids)], metadata
+            events = await filter_by_subject(connection, loaded, subject, predicate)
+        yield [item for item in events if _is_reached(item, reach, model_ids)]
 
 
 def match_unattributed(
@@ -198,34 +205,23 @@ async def filter_by_subject(
     events: Sequence[QuarantinedEvent],
     subject: Subject,
     predicate: Predicate,
-    metadata: EventMetadata,
 ) -> list[QuarantinedEvent]:
     """Return the events that mention the subject. Raises OutOfTime."""
-    items = {
-        quarantined.id: _make_item(quarantined.event, metadata[quarantined.id])
-        for quarantined in events
-        if quarantined.event is not None and quarantined.id in metadata
-    }
-    answers = await evaluate(connection, list(items.values()), [predicate])
+    readable = [item for item in events if item.event is not None and item.metadata is not None]
+    answers = await evaluate(connection, [item.item for item in readable], [predicate])
     # what cannot be evaluated is searched like what cannot be decoded
-    known = zip(items, answers, strict=True)
-    mentions = {id: bool(truths[0]) for id, truths in known if truths is not None}
+    known = zip(readable, answers, strict=True)
+    mentions = {item.id: bool(truths[0]) for item, truths in known if truths is not None}
     texts = (subject.key, subject.value)
     return [
-        quarantined
-        for quarantined in events
+        item
+        for item in events
         if (
-            mentions[quarantined.id]
-            if quarantined.id in mentions
-            else all(mentions_text(quarantined.payload, text) for text in texts)
+            mentions[item.id]
+            if item.id in mentions
+            else all(mentions_text(item.payload, text) for text in texts)
         )
     ]
-
-
-def _make_item(event: InferenceEvent, metadata: Metadata) -> Indexable:
-    """Return the inference of an event whose response has not been read."""
-    model = Registration.model_construct(model=0, model_id=event.model_id, project_id=None)
-    return Indexable(event, model, metadata, Predictions(None))
 
 
 async def filter_erased(
@@ -247,19 +243,20 @@ async def filter_erased(
     ]
 
 
-def load_metadata(blobs: Blobs, events: Sequence[QuarantinedEvent]) -> EventMetadata:
-    """Return metadata by event id, of those that can be decoded and read.
+def load_metadata(blobs: Blobs, events: Sequence[QuarantinedEvent]) -> list[QuarantinedEvent]:
+    """Return the events, with the metadata of those that can be decoded and read.
 
     Blocks. Raises ObjectStoreUnavailable.
     """
-    metadata_by_id: dict[int, Metadata] = {}
-    for quarantined in events:
-        event = quarantined.event
+    loaded = []
+    for item in events:
+        event, metadata = item.event, None
         blob = None if event is None else _read_blob(blobs, event.inline_metadata, event.metadata)
         if event is not None and blob is not None:
             response = _read_blob(blobs, event.inline_response, event.response)
-            metadata_by_id[quarantined.id] = read_metadata(blob, response=response)
-    return metadata_by_id
+            metadata = read_metadata(blob, response=response)
+        loaded.append(replace(item, metadata=metadata))
+    return loaded
 
 
 def mentions_text(payload: bytes, text: str) -> bool:
@@ -317,7 +314,6 @@ _HERE = unsettled_event.c
 async def split_by_hold(
     connection: AsyncConnection,
     events: Sequence[QuarantinedEvent],
-    metadata: EventMetadata,
     *,
     model: int | None,
     since: datetime | None = None,
@@ -336,24 +332,22 @@ async def split_by_hold(
     if not current_holds:
         return list(events), []
     names = await registrations.names(connection, {hold.model for hold in current_holds})
-    decoded = {item.id: item.event for item in events if item.event is not None}
+    uids = {item.id: item.event.uid for item in events if item.event is not None}
     erased = set(going)
-    if decoded and model is not None and since is not None:
-        uids = [event.uid for event in decoded.values()]
-        erased |= await pending_deletions.find_since(connection, model, uids, since)
-    items = [_make_item(event, metadata.get(id, Metadata())) for id, event in decoded.items()]
-    answers = await judge(connection, current_holds, items)
-    protects = dict(zip(decoded, answers, strict=True))
+    if uids and model is not None and since is not None:
+        erased |= await pending_deletions.find_since(connection, model, [*uids.values()], since)
+    items = [item.item for item in events if item.event is not None]
+    protects = dict(zip(uids, await judge(connection, current_holds, items), strict=True))
     free: list[QuarantinedEvent] = []
     held: list[HeldRow] = []
     for quarantined in events:
-        is_erased = quarantined.event is not None and quarantined.event.uid in erased
+        is_erased = uids.get(quarantined.id) in erased
         for hold in current_holds:
             if not _may_be_of(quarantined, hold, names):
                 continue
             # None if it cannot be told: the event can be neither decoded nor read
             answer = protects.get(quarantined.id, {}).get(hold.id)
-            if answer is not None and not _is_decidable(hold, quarantined.id in metadata):
+            if answer is not None and not _is_decidable(hold, quarantined.metadata is not None):
                 answer = None
             is_younger = since is not None and hold.in_force_at > since
             if answer or (answer is None and (is_younger or not is_erased)):

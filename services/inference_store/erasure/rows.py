@@ -266,19 +266,21 @@ async def list_ending(
 
 
 async def list_models(
-    connection: AsyncConnection, span: TimePartition, table: Table = inference
+    connection: AsyncConnection, span: TimePartition, tables: Iterable[Table] = (inference,)
 ) -> list[int]:
-    """Return the models that have inferences, or rows of a table, in a span: one index lookup
-    each."""
+    """Return the models that have inferences, or rows of any of these tables, in a span: one index
+    lookup each."""
     models = await registrations.every_model(connection)
-    with_rows: list[int] = []
-    for start in range(0, len(models), _LOOKS):
-        # Each query names its model, so that it goes to the one shard that may have it.
-        looks = [
-            select(table.c.model).where(table.c.model == model, _within_span(table, span)).limit(1)
-            for model in models[start : start + _LOOKS]
-        ]
-        with_rows += (await connection.execute(union_all(*looks))).scalars()
+    # Each query names its model, so that it goes to the one shard that may have it.
+    looks = [
+        select(table.c.model).where(table.c.model == model, _within_span(table, span)).limit(1)
+        for table in tables
+        for model in models
+    ]
+    with_rows: set[int] = set()
+    for start in range(0, len(looks), _LOOKS):
+        some = union_all(*looks[start : start + _LOOKS])
+        with_rows.update((await connection.execute(some)).scalars())
     return sorted(with_rows)
 
 

@@ -166,7 +166,6 @@ _CODES: Final = {
     "BucketNotAllowed": "bucket_not_allowed",
     "StillThere": "still_there",
     "NotRewritten": "not_rewritten",
-    "TooLarge": "not_rewritten",
     "ObjectLocked": "object_locked",
 }
 # The messages of object stores if a lock refuses: MinIO, then AWS.

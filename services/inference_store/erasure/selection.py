@@ -2,7 +2,7 @@
 and what was requested. What holds protect counts for a limit, and stays.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -25,7 +25,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
 from inference_store.erasure.pending_deletions import KEYS, limit_to_few_spans, select_marks
-from inference_store.erasure.policies import EffectivePolicy, ErasureScope, find_earlier
+from inference_store.erasure.policies import (
+    SCOPES,
+    EffectivePolicy,
+    ErasureScope,
+    find_earlier,
+)
+from inference_store.erasure.policies.watermarks import WatermarkKey
 from inference_store.index.tables import erasing, erasure_model, inference
 from inference_store.inference.events import uid_floor
 from inference_store.query.conditions import Condition, compile_certain, read_names
@@ -126,49 +132,92 @@ async def compile_rules(
     return CompiledRules(policy, now, tuple(conditions), coming)
 
 
+WHOLE_SPAN, LIMITS = -1, -2
+"""In the place of a rule: every rule of a policy, whose span goes whole, and its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The inferences of a model that one rule lets expire: one scope, before the cutoff."""
+
+    model: int
+    chain: EffectivePolicy
+    scope: ErasureScope
+    cutoff: datetime
+    rule: int
+    by: tuple[CompiledRules, int] | None = None
+    """None: all inferences."""
+    below: UUID | None = None
+    """Only inferences before this uid."""
+
+    @property
+    def watermark_key(self) -> WatermarkKey:
+        """Identifies its watermark."""
+        return self.model, self.rule, self.scope
+
+    @property
+    def decided_by(self) -> list[dict[str, Any]]:
+        """The rules or limits that let it expire, as a certificate names them."""
+        if self.rule == LIMITS:
+            assert self.chain.limit is not None
+            return [self.chain.limit.reference]
+        rules = self.chain.rules
+        deciding = rules if self.rule == WHOLE_SPAN else rules[self.rule : self.rule + 1]
+        return [rule.reference for rule in deciding]
+
+    @property
+    def is_rechecked(self) -> bool:
+        """Check whether the next run would check again what this one leaves."""
+        return self.scope == "response" or self.by is not None
+
+
+def list_work(model: int, chain: EffectivePolicy, rules: CompiledRules) -> Iterator[Work]:
+    """Yield the work for whole inferences first: after that no part of them is left to delete."""
+    for scope in SCOPES:
+        for number in range(len(chain.rules)):
+            cutoff = rules.find_cutoff(number, scope)
+            if cutoff is not None:
+                by = None if rules.is_unconditional(number) else (rules, number)
+                yield Work(model, chain, scope, cutoff, number, by)
+
+
 async def find_expired(
     connection: AsyncConnection,
-    *,
-    model: int,
-    scope: ErasureScope,
+    work: Work,
     lo: datetime,
     hi: datetime,
+    *,
     limit: int,
-    by: tuple[CompiledRules, int] | None = None,
     after: UUID | None = None,
-    below: UUID | None = None,
     whole_span: bool = False,
 ) -> list[Any]:
-    """Return inferences received in [lo, hi), after `after` and before the uid `below`, that nobody
-    has marked, with the keys of their objects, in the order of their uids; locked until the
-    transaction ends.
+    """Return inferences received in [lo, hi), after `after`, that nobody has marked, with the keys
+    of their objects, in the order of their uids; locked until the transaction ends.
 
-    `by`: only those that this rule decides. What a hold protects is left out, and what an edit has
-    locked, for the next run. For a whole span the claim has to find what is held, because what
-    follows it is recorded one by one. Raises HoldUnreadable.
+    What a hold protects is left out, and what an edit has locked, for the next run. For a whole
+    span the claim has to find what is held, because what follows it is recorded one by one. Raises
+    HoldUnreadable.
     """
     first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
-    last = uid_floor(hi) if below is None else min(uid_floor(hi), below)
-    where = ScanRange(model, first, last)
-    query = select_expired(where, scope, by).add_columns(*(inference.c[key] for key in KEYS))
+    last = uid_floor(hi) if work.below is None else min(uid_floor(hi), work.below)
+    where = ScanRange(work.model, first, last)
+    query = select_expired(where, work).add_columns(*(inference.c[key] for key in KEYS))
     if not whole_span:
         query = query.where(not_(await holds.build_held_condition(connection, where)))
     query = query.limit(limit).with_for_update(skip_locked=True, of=inference)
     return list(await connection.execute(query))
 
 
-def select_expired(
-    where: ScanRange, scope: ErasureScope, by: tuple[CompiledRules, int] | None
-) -> Select[Any]:
+def select_expired(where: ScanRange, work: Work) -> Select[Any]:
     """Select the uids of what may still lose this part, and is not losing it already, in their
     order."""
-    here = inference.c
+    here, scope = inference.c, work.scope
     mark = select_marks(inference).where(
         # otherwise all marks before these may be read again for each batch, dead ones too
         where.of(erasing),
         or_(erasing.c.scope == "inference", erasing.c.scope == scope),
     )
-    decided = [] if by is None else by[0].match_rule(by[1], scope, where)
+    decided = [] if work.by is None else work.by[0].match_rule(work.by[1], scope, where)
     query = select(here.uid).where(where.of(inference), ~mark.exists(), *decided)
     return query.where(*has_part(scope, inference)).order_by(here.uid)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from inference_store.erasure import rows
@@ -259,44 +259,28 @@ def _remove_request(
     if key.bucket not in blobs.buckets.allowed:
         return [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED)]
     try:
-        if to != key:
-            return _write_beside(blobs, key, to, strip)
-        return _rewrite(blobs, key, strip)
+        return _rewrite(blobs, key, to, strip)
     except AccessDenied as exc:
         return [DeleteFault(key, "AccessDenied", str(exc))]
 
 
-def _write_beside(
-    blobs: Blobs, key: StorageKey, to: StorageKey, strip: _Strip
-) -> list[DeleteFault]:
-    """Write the rest to another key; the old object stays, because other inferences use it."""
+def _rewrite(blobs: Blobs, key: StorageKey, to: StorageKey, strip: _Strip) -> list[DeleteFault]:
+    """Write the rest in the place of an object, or to another key: then the old one stays, because
+    other inferences use it."""
     try:
         rest = strip(blobs.get(key, limit=_LIMIT_BYTES))
-    except BlobMissing:
-        return []
     except (BlobTooLarge, BlobUnreadable) as exc:
-        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}")]
-    faults = blobs.replace(to, rest or b"", content_type=CONTENT_TYPE)
-    return [DeleteFault(key, fault.code, fault.message) for fault in faults]
-
-
-def _rewrite(blobs: Blobs, key: StorageKey, strip: _Strip) -> list[DeleteFault]:
-    try:
-        blob = blobs.get(key, limit=_LIMIT_BYTES)
-    except BlobUnreadable as exc:
-        remaining = blobs.still_there([key])
-        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}") for key in remaining]
+        reason = f"it cannot be read: {exc}"
+        return [DeleteFault(key, "NotRewritten", reason) for key in blobs.still_there([key])]
     except BlobMissing:
         # Versions behind a delete marker still contain the request, and cannot be rewritten.
-        return blobs.delete_hidden(key)
-    except BlobTooLarge as exc:
-        return [DeleteFault(key, "TooLarge", str(exc))]
-    rest = strip(blob)
+        return blobs.delete_hidden(key) if to == key else []
     if rest is None:
-        faults = blobs.delete_objects([key])
-        return faults or merge_faults((), [key], blobs.still_there([key]))
+        deleted = blobs.delete_objects([key])
+        return deleted or merge_faults((), [key], blobs.still_there([key]))
     # Also if it has no request: a crash may have left the older version.
-    return blobs.replace(key, rest, content_type=CONTENT_TYPE)
+    faults = blobs.replace(to, rest, content_type=CONTENT_TYPE)
+    return [replace(fault, key=key) for fault in faults]
 
 
 def _strip_metadata(blob: bytes) -> bytes:

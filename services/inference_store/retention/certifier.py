@@ -50,17 +50,15 @@ class Certifier:
         self,
         ledger: Ledger,
         keys: Sequence[SigningKey],
+        remaining: "Remaining",
         *,
-        events_seconds: float,
-        ledger_seconds: float = 0.0,
-        audit_seconds: float = 0.0,
         head: ChainHead | None = None,
         head_seconds: float = _HEAD_SECONDS,
     ) -> None:
         self._ledger = ledger
         self._engine = ledger.engine
         self._keys = keys
-        self._remaining = Remaining(events_seconds, ledger_seconds, audit_seconds)
+        self._remaining = remaining
         self._head = head
         self._head_seconds = head_seconds
         # the ends that were written last
@@ -100,16 +98,9 @@ class Certifier:
         self._head_due = time.monotonic() + self._head_seconds
         _log.info("head of the chain", action="chain_head", number=signed.number, locked=locked)
 
-    async def certify(self, erasure: Erasure, ended: State = "certifying") -> State:
-        """Sign an erasure's certificate; no mark is left, or holds protect the rest (`ended`)."""
-        try:
-            return await self._certify(erasure)
-        except BrokenChain as broken:
-            CERTIFICATE_TROUBLE.inc()
-            _log.error("certificates cannot be signed", action="chain_apart", error=str(broken))
-            return ended
-
-    async def _certify(self, erasure: Erasure) -> State:
+    async def certify(self, erasure: Erasure) -> State:
+        """Sign an erasure's certificate; no mark is left, or holds protect the rest. Raises
+        BrokenChain."""
         failpoint("retention.certify.before")
         await certificates.introduce_key(self._ledger, self._keys, by=_ACTOR)
         async with self._engine.connect() as connection:
@@ -175,10 +166,13 @@ async def end_erasure(
 ) -> State:
     """Sign the certificate of an erasure in this state, or end it without one if there is no key;
     return its last state."""
-    if certifier is not None:
-        if state in {"certifying", "partly_held"}:
-            return await certifier.certify(erasure, state)
-    elif state in {"certifying", "deleted"}:
+    if certifier is not None and state in {"certifying", "partly_held"}:
+        try:
+            return await certifier.certify(erasure)
+        except BrokenChain as broken:
+            CERTIFICATE_TROUBLE.inc()
+            _log.error("certificates cannot be signed", action="chain_apart", error=str(broken))
+    elif certifier is None and state in {"certifying", "deleted"}:
         async with engine.connect() as connection:
             began = (await certificates.find_head(connection)).number > 0
         return await end_uncertified(engine, erasure, "key_missing" if began else "no_key")

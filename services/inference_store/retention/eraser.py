@@ -24,6 +24,7 @@ before it are deleted, and the batch after it is claimed and its versions are li
 import asyncio
 import time
 from collections import deque
+from collections.abc import Set
 from functools import partial
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -39,6 +40,7 @@ from inference_store.erasure.pending_deletions import Position, list_pending
 from inference_store.erasure.progress import STOPPED, Erasure, State
 from inference_store.erasure.runs import count_failure
 from inference_store.erasure.selection import find_requested, find_unmarked
+from inference_store.index.sidecars import Identity
 from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
@@ -146,28 +148,23 @@ async def finish(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> S
     None: it did not end within `seconds`; the next call continues. Raises the error of an
     unavailable server; it can be called again.
     """
+    after, error = leader.positions.pop(erasure.id, (None, None))
+    until = time.monotonic() + seconds
     attributes = {"inference_store.erasure.scope": erasure.scope}
     with traces.ended(traces.begin("erasure", attributes=attributes)) as span:
-        state = await _finish(leader, erasure, seconds)
+        after, fault = await _erase_all(leader, erasure, after, until)
+        error = error or fault
+        if after is not None:
+            leader.positions[erasure.id] = after, error
+            return None
+        await remove_residual(leader, erasure)
+        copy_fault = await delete_copies(leader, erasure)
+        await _note_end(leader, erasure)
+        error, copies_left = error or copy_fault, copy_fault is not None
+        state = await conclude(leader, erasure, error=error, copies_left=copies_left)
         if state == "failed":
             traces.failed(span, "ErasureFailure")
     return state
-
-
-async def _finish(leader: Leader, erasure: Erasure, seconds: float) -> State | None:
-    after, error = leader.positions.pop(erasure.id, (None, None))
-    until = time.monotonic() + seconds
-    after, fault = await _erase_all(leader, erasure, after, until)
-    error = error or fault
-    if after is not None:
-        leader.positions[erasure.id] = after, error
-        return None
-    await remove_residual(leader, erasure)
-    copy_fault = await delete_copies(leader, erasure)
-    await _note_end(leader, erasure)
-    return await conclude(
-        leader, erasure, error=error or copy_fault, copies_left=copy_fault is not None
-    )
 
 
 async def conclude(
@@ -204,26 +201,26 @@ async def _note_end(leader: Leader, erasure: Erasure) -> None:
 async def _erase_all(
     leader: Leader, erasure: Erasure, after: Position | None, until: float
 ) -> tuple[Position | None, str | None]:
-    under_way: deque[asyncio.Task[str | None]] = deque()
+    under_way: deque[tuple[asyncio.Task[str | None], Batch]] = deque()
     faults: list[str | None] = []
     try:
         while True:
             if len(under_way) == _UNDER_WAY:
-                faults.append(await under_way.popleft())
-            batch, fault = await _claim_next(leader, erasure, after)
+                faults.append(await under_way.popleft()[0])
+            running = [batch.identities for task, batch in under_way if not task.done()]
+            batch, fault = await _claim_next(leader, erasure, after, set().union(*running))
             faults.append(fault)
             after = batch.last
             if after is None:
                 break
-            leader.in_progress |= batch.identities
-            under_way.append(asyncio.create_task(_erase_claimed(leader, erasure, batch)))
+            under_way.append((asyncio.create_task(erase_batch(leader, erasure, batch)), batch))
             if time.monotonic() > until:
                 break
         while under_way:
-            faults.append(await under_way.popleft())
+            faults.append(await under_way.popleft()[0])
     finally:
         # wait for the batches that have begun, also after an error
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*(task for task, _ in under_way), return_exceptions=True)
     return after, next((reason for reason in faults if reason is not None), None)
 
 
@@ -237,12 +234,15 @@ async def step(
     """
     batch, fault = await _claim_next(leader, erasure, after)
     if fault is None:
-        fault = await _erase_claimed(leader, erasure, batch, whole_span=whole_span)
+        fault = await erase_batch(leader, erasure, batch, whole_span=whole_span)
     return batch.last, fault, batch.has_spared
 
 
 async def _claim_next(
-    leader: Leader, erasure: Erasure, after: Position | None
+    leader: Leader,
+    erasure: Erasure,
+    after: Position | None,
+    in_progress: Set[Identity] = frozenset(),
 ) -> tuple[Batch, str | None]:
     """Claim the next marks, and those of their objects that may be deleted; return also why nothing
     may be.
@@ -250,13 +250,13 @@ async def _claim_next(
     A hold that is placed before the fence is released keeps the inferences that it protects; a
     later one lists those claimed here. From the commit on the erasure cannot be cancelled. If
     holds protect some of the marks, only these are set apart, through the ledger, and the batch
-    is empty: the next one begins at the same place.
+    is empty: the next one begins at the same place. `in_progress`: of batches under way.
     """
     await leader.check.confirm_step()
     try:
         failpoint("retention.claim.before")
         with stage(STEP_SECONDS, "claim"):
-            batch, spared = await _claim(leader, erasure, after)
+            batch, spared = await _claim(leader, erasure, after, in_progress)
             if spared is not None:
                 await leader.ledger.write("erasure_spared", spared, actor=ACTOR)
                 batch = Batch((), frozenset(), after or _START, has_spared=True)
@@ -268,7 +268,7 @@ async def _claim_next(
 
 
 async def _claim(
-    leader: Leader, erasure: Erasure, after: Position | None
+    leader: Leader, erasure: Erasure, after: Position | None, in_progress: Set[Identity]
 ) -> tuple[Batch, dict[str, Any] | None]:
     limit = leader.settings.retention_batch_inferences
     async with leader.engine.begin() as connection:
@@ -286,7 +286,7 @@ async def _claim(
             page,
             since=erasure.in_force_at,
             in_ledger=erasure.cause in IN_LEDGER,
-            in_progress=leader.in_progress,
+            in_progress=in_progress,
         )
         if spared is not None:
             return NOTHING, spared
@@ -295,12 +295,3 @@ async def _claim(
         doomed = await held_deletions.claim_objects(connection, page)
         moves = await rows.reserve_keys(connection, page, leader.blobs.buckets.default)
         return Batch(page, doomed, page[-1].position, moves=moves), None
-
-
-async def _erase_claimed(
-    leader: Leader, erasure: Erasure, batch: Batch, *, whole_span: bool = False
-) -> str | None:
-    try:
-        return await erase_batch(leader, erasure, batch, whole_span=whole_span)
-    finally:
-        leader.in_progress -= batch.identities

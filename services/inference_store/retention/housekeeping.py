@@ -27,7 +27,7 @@ from inference_store.erasure import (
     runs,
     selection,
 )
-from inference_store.erasure.housekeeping import RECORD_KINDS, RecordKind
+from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import AUDIT_CHECKPOINT
 from inference_store.erasure.policies import (
@@ -38,7 +38,7 @@ from inference_store.erasure.policies import (
     watermarks,
 )
 from inference_store.erasure.progress import ENDED
-from inference_store.erasure.selection import CompiledRules
+from inference_store.erasure.selection import Work, list_work
 from inference_store.export.erased import forget_uids
 from inference_store.export.jobs import delete_old_jobs
 from inference_store.index import partitions
@@ -49,7 +49,6 @@ from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.platform.metrics import PRUNED
 from inference_store.query.deadline import ScanRange
 from inference_store.retention.leader import Leader, in_background
-from inference_store.retention.run_executor import Work, list_work
 
 _RECORDS: Final = 10_000
 _LINKED: Final = 2_000
@@ -109,13 +108,8 @@ async def delete_records(leader: Leader) -> None:
     await _write_checkpoint(leader)
     for records in RECORD_KINDS:
         seconds = getattr(leader.settings, records.setting)
-        await leader.repeat(partial(_prune, records=records, seconds=seconds))
-
-
-async def _prune(connection: AsyncConnection, *, records: RecordKind, seconds: float) -> int:
-    pruned = await records.prune(connection, seconds=seconds, limit=_RECORDS)
-    PRUNED.labels(records.name).inc(pruned)
-    return pruned
+        pruned = await leader.repeat(partial(records.prune, seconds=seconds, limit=_RECORDS))
+        PRUNED.labels(records.name).inc(pruned)
 
 
 async def _write_checkpoint(leader: Leader) -> None:
@@ -234,21 +228,21 @@ async def _measure_model(
         # what is coming may have kept the rest until now
         end = policy.find_settled(work.cutoff, work.scope, now)
         if lo < end:
-            late = await _measure_work(connection, work, rules, lo, end)
+            late = await _measure_work(connection, work, lo, end)
             since = versions[policy.rules[work.rule].of].effective_at
             longest = max(longest, min(late, (now - since).total_seconds()))
     return longest
 
 
 async def _measure_work(
-    connection: AsyncConnection, work: Work, rules: CompiledRules, lo: datetime, end: datetime
+    connection: AsyncConnection, work: Work, lo: datetime, end: datetime
 ) -> float:
     """Return how long ago the oldest of [lo, end) should have been deleted.
 
     If that takes too long to find, return how long ago the last run read it.
     """
     where = ScanRange(work.model, uid_floor(lo), uid_floor(end))
-    query = selection.select_expired(where, work.scope, (rules, work.rule)).limit(1)
+    query = selection.select_expired(where, work).limit(1)
     try:
         async with connection.begin_nested():
             await connection.execute(text(f"SET LOCAL statement_timeout = '{_QUERY_SECONDS}s'"))

@@ -13,14 +13,13 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import LeaderElection
 from inference_store.erasure.log import ChainHead, signing_keys
 from inference_store.erasure.pending_deletions import Position
-from inference_store.index.sidecars import Identity
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.platform.backoff import Stopped
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
-from .certifier import Certifier
+from .certifier import Certifier, Remaining
 
 ACTOR: Final = "retention"
 T = TypeVar("T")
@@ -120,8 +119,6 @@ class Leader:
         # by erasure that ran out of time: the position at which it continues, and its first error
         self.positions: dict[UUID, tuple[Position | None, str | None]] = {}
         self.orphans: dict[UUID, OrphanProgress] = {}
-        # inferences in batches that are claimed and not finished
-        self.in_progress: set[Identity] = set()
         # batches overlap, in the order in which they begin: one at a time is in each of these steps
         self.listing, self.deleting, self.forgetting = (asyncio.Lock() for _ in range(3))
 
@@ -148,11 +145,7 @@ def _make_certifier(settings: RetentionSettings, ledger: Ledger) -> Certifier | 
     keys = signing_keys(settings)
     if not keys:
         return None
-    return Certifier(
-        ledger,
-        keys,
-        events_seconds=settings.tombstone_seconds,
-        ledger_seconds=settings.ledger_values_keep_seconds,
-        audit_seconds=settings.audit_keep_seconds,
-        head=ChainHead(settings, lock_days=settings.certificate_head_lock_days),
-    )
+    keeping = settings.ledger_values_keep_seconds, settings.audit_keep_seconds
+    remaining = Remaining(settings.tombstone_seconds, *keeping)
+    head = ChainHead(settings, lock_days=settings.certificate_head_lock_days)
+    return Certifier(ledger, keys, remaining, head=head)

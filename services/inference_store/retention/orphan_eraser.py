@@ -33,7 +33,7 @@ from inference_store.erasure.progress import (
     find_state,
 )
 from inference_store.inference.events import parse_stored
-from inference_store.objects import Blobs, Deleted
+from inference_store.objects import Blobs
 from inference_store.operations.reconcile import orphans, owned, stored_reports
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
@@ -95,8 +95,7 @@ async def _step(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> b
     with stage(STEP_SECONDS, "claim"):
         claimed = await _claim(leader, erasure, progress, keys)
     failpoint("orphans.claim.after")
-    if claimed:
-        sizes = await _measure_aged(leader, erasure, claimed)
+    if claimed and (sizes := await _measure_aged(leader, erasure, claimed)):
         await _erase(leader, erasure, progress, sizes)
     return True
 
@@ -129,7 +128,12 @@ async def _claim(
 
     A hold or an event that comes before the fence is released keeps its own.
     """
-    report, gone = parse_report(erasure), await _find_deleted(leader, keys)
+    report = parse_report(erasure)
+    async with leader.engine.connect() as connection:
+        claimed = await find_claimed_objects(connection, keys)
+    # those that were deleted before a crash; the certificate must name them too
+    inspected = await asyncio.to_thread(_inspect_objects, leader.blobs, sorted(claimed))
+    gone = {key for key, (_, at) in inspected.items() if at is None}
     existing = [key for key in keys if key not in gone]
     async with leader.engine.begin() as connection:
         await fence_exclusive(connection)
@@ -143,14 +147,6 @@ async def _claim(
             return []
         await batches.claim_objects(connection, doomed)
     return doomed
-
-
-async def _find_deleted(leader: Leader, keys: Sequence[str]) -> set[str]:
-    """Return objects that were deleted before a crash; the certificate must name them too."""
-    async with leader.engine.connect() as connection:
-        claimed = await find_claimed_objects(connection, keys)
-    inspected = await asyncio.to_thread(inspect_objects, leader.blobs, sorted(claimed))
-    return {key for key, (_, at) in inspected.items() if at is None}
 
 
 async def _release(
@@ -174,7 +170,7 @@ async def _measure_aged(leader: Leader, erasure: Erasure, keys: Sequence[str]) -
         before = min(before, since - timedelta(seconds=leader.settings.reconcile_grace_seconds))
     elif waiting:
         before = stored_reports.NEVER
-    inspected = await asyncio.to_thread(inspect_objects, leader.blobs, keys)
+    inspected = await asyncio.to_thread(_inspect_objects, leader.blobs, keys)
     old = {
         key: size
         for key, (size, at) in inspected.items()
@@ -191,55 +187,48 @@ async def _measure_aged(leader: Leader, erasure: Erasure, keys: Sequence[str]) -
 async def _erase(
     leader: Leader, erasure: Erasure, progress: OrphanProgress, sizes: Mapping[str, int]
 ) -> None:
-    if not sizes:
-        return
     batch = Batch((), frozenset(sizes), None)
     deleted, faults = await erase_objects(leader, erasure, batch, None)
     progress.error = progress.error or format_failures(faults)
     blocked = {fault.key for fault in faults}
-    gone = {key: sizes[key] for key in sorted(sizes) if parse_stored(key) not in blocked}
+    gone = [key for key in sorted(sizes) if parse_stored(key) not in blocked]
+    objects, report = [parse_stored(key) for key in gone], parse_report(erasure)
     failpoint("orphans.forget.before")
     with stage(STEP_SECONDS, "forget"):
         if gone:
-            await _forget(leader, erasure, gone, deleted)
-        keys = [parse_stored(key) for key in gone]
-        await record_failures(leader, erasure, faults, keys)
-    failpoint("orphans.forget.after")
-
-
-async def _forget(
-    leader: Leader, erasure: Erasure, gone: Mapping[str, int], deleted: Deleted
-) -> None:
-    size, versions = deleted.bytes or sum(gone.values()), deleted.versions
-    keys, scope = [parse_stored(key) for key in gone], erasure.scope
-    async with leader.engine.begin() as connection:
-        await batches.remove_objects(connection, gone)
-        await orphans.record_state(connection, parse_report(erasure), gone, "erased")
-        await add_erased(connection, erasure.id, objects=len(gone), versions=versions, bytes=size)
-        # a replay has erased them again if there is a certificate: it has all of them
-        if leader.certifier is not None and erasure.certificate is None:
-            key = leader.certifier.key
-            await record_batch(connection, key, erasure.id, scope=scope, uids=(), objects=keys)
+            size = deleted.bytes or sum(sizes[key] for key in gone)
+            count, versions = len(gone), deleted.versions
+            async with leader.engine.begin() as connection:
+                await batches.remove_objects(connection, gone)
+                await orphans.record_state(connection, report, gone, "erased")
+                await add_erased(
+                    connection, erasure.id, objects=count, versions=versions, bytes=size
+                )
+                # a replay has erased them again if there is a certificate: it has all of them
+                if leader.certifier is not None and erasure.certificate is None:
+                    key, scope = leader.certifier.key, erasure.scope
+                    about = connection, key, erasure.id
+                    await record_batch(*about, scope=scope, uids=(), objects=objects)
+        await record_failures(leader, erasure, faults, objects)
     OBJECTS_DELETED.inc(len(gone))
     ERASED.labels(erasure.scope).inc(len(gone))
+    failpoint("orphans.forget.after")
 
 
 _THREADS: Final = 16
 
 
-def inspect_objects(blobs: Blobs, keys: Sequence[str]) -> dict[str, tuple[int, datetime | None]]:
+def _inspect_objects(blobs: Blobs, keys: Sequence[str]) -> dict[str, tuple[int, datetime | None]]:
     """Return the size and write time of each object; no time: it has no current version. Blocks."""
+
+    def inspect(key: str) -> tuple[int, datetime | None]:
+        place = parse_stored(key)
+        found = blobs.page(place.bucket, place.key, after="", limit=1)
+        is_there = bool(found) and found[0].place == place
+        return (found[0].size, found[0].modified_at) if is_there else (0, None)
+
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="orphans") as executor:
-        inspected = executor.map(lambda key: _inspect_object(blobs, key), keys)
-        return dict(zip(keys, inspected, strict=True))
-
-
-def _inspect_object(blobs: Blobs, key: str) -> tuple[int, datetime | None]:
-    storage_key = parse_stored(key)
-    objects = blobs.page(storage_key.bucket, storage_key.key, after="", limit=1)
-    if objects and objects[0].place == storage_key:
-        return objects[0].size, objects[0].modified_at
-    return 0, None
+        return dict(zip(keys, executor.map(inspect, keys), strict=True))
 
 
 def parse_report(erasure: Erasure) -> UUID:

@@ -18,17 +18,17 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Table, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds, housekeeping, progress, quarantine, rows, runs
 from inference_store.erasure.batches import describe_entry
 from inference_store.erasure.held_deletions import QUARANTINE_SCOPE, record_held
-from inference_store.erasure.housekeeping import Position, Redaction
+from inference_store.erasure.housekeeping import Position, Redaction, redact_page
 from inference_store.erasure.log import SigningKey
 from inference_store.erasure.progress import Erasure, begin_deleting, list_models
-from inference_store.erasure.quarantine import EventMetadata, QuarantinedEvent
+from inference_store.erasure.quarantine import QuarantinedEvent
 from inference_store.erasure.requests import find_subject
 from inference_store.erasure.runs import count_failure
 from inference_store.index import key_registry, partitions, registrations
@@ -89,11 +89,11 @@ async def remove_mentions(leader: Leader, erasure: Erasure) -> None:
     async with leader.engine.connect() as connection:
         reach = await housekeeping.find_reach(connection, erasure)
     redaction = Redaction(erasure.id, subject, reach)
-    for table, (redact, first) in housekeeping.REDACTIONS.items():
+    for table, (_, first) in housekeeping.REDACTED.items():
         after: Position | None = first
         while after is not None:
             async with leader.connect() as connection:
-                redacted, after = await redact(connection, redaction, after, _PAGE)
+                redacted, after = await redact_page(connection, redaction, table, after, _PAGE)
                 if redacted:
                     if not await begin_deleting(connection, erasure.id):
                         return  # it is cancelled
@@ -174,9 +174,7 @@ async def drop_span(leader: Leader, span: TimePartition, run: UUID) -> bool:
     async with leader.engine.connect() as connection:
         if await rows.list_models(connection, span):
             return False
-        models = {
-            model for table in _NAMED for model in await rows.list_models(connection, span, table)
-        }
+        models = await rows.list_models(connection, span, _NAMED)
     for _ in range(_TRIES):
         try:
             await partitions.drop(leader.engine, span)
@@ -201,11 +199,10 @@ async def reopen_span(leader: Leader, span: TimePartition) -> None:
     Until then nobody writes to it or sees it, so rows without their inference are deleted before
     the fence is taken: it is held only for a moment.
     """
-    for table in _CHILDREN:
-        async with leader.engine.connect() as connection:
-            models = await rows.list_models(connection, span, table)
-        for model in models:
-            await _delete_orphan_rows(leader, table, model, span)
+    async with leader.engine.connect() as connection:
+        models = await rows.list_models(connection, span, _CHILDREN)
+    for model in models:
+        await _delete_orphan_rows(leader, model, span)
     async with leader.engine.begin() as connection:
         await rows.reopen_span(connection, span)
 
@@ -219,15 +216,13 @@ async def delete_orphans(leader: Leader, erasure: Erasure) -> None:
             (model, span) for model in models for span in await rows.list_closed(connection, model)
         ]
     for model, span in closed:
-        for table in _CHILDREN:
-            await _delete_orphan_rows(leader, table, model, span)
+        await _delete_orphan_rows(leader, model, span)
 
 
-async def _delete_orphan_rows(
-    leader: Leader, table: Table, model: int, span: TimePartition
-) -> None:
-    orphans = partial(rows.delete_orphans, table=table, model=model, span=span, limit=_BATCH)
-    await leader.repeat(orphans)
+async def _delete_orphan_rows(leader: Leader, model: int, span: TimePartition) -> None:
+    for table in _CHILDREN:
+        orphans = partial(rows.delete_orphans, table=table, model=model, span=span, limit=_BATCH)
+        await leader.repeat(orphans)
 
 
 def _keyed_hash(key: SigningKey, text: str) -> str:
@@ -254,21 +249,21 @@ async def remove_subject(leader: Leader, erasure: Erasure) -> None:
     )
     for model, name in sorted(names.items()):
         of_model = unsettled_event.c.model_id == name
-        async for events, metadata in search(of_model, types_of=list(names)):
+        async for events in search(of_model, types_of=list(names)):
             async with leader.engine.connect() as connection:
                 free, _ = await quarantine.split_by_hold(
-                    connection, events, metadata, model=model, since=erasure.in_force_at
+                    connection, events, model=model, since=erasure.in_force_at
                 )
                 marks = [item.describe_mark() for item in free if item.event is not None]
                 batch = await describe_entry(connection, erasure, model, marks)
             if marks:
                 await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
-            if not await _remove(leader, erasure, model, events, metadata):
+            if not await _remove(leader, erasure, model, events):
                 return
     # what is of no registered model has no mark: its objects become orphans
     beside = quarantine.match_unattributed(criteria, names.values())
-    async for events, metadata in search(beside):
-        if not await _remove(leader, erasure, None, events, metadata):
+    async for events in search(beside):
+        if not await _remove(leader, erasure, None, events):
             return
 
 
@@ -282,10 +277,9 @@ async def remove_erased(leader: Leader, erasure: Erasure) -> None:
             async with leader.engine.connect() as connection:
                 events = await quarantine.filter_erased(connection, model, page, ids)
                 has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
-            metadata: EventMetadata = {}
             if has_holds:
-                metadata = await asyncio.to_thread(quarantine.load_metadata, leader.blobs, events)
-            if not await _remove(leader, erasure, model, events, metadata):
+                events = await asyncio.to_thread(quarantine.load_metadata, leader.blobs, events)
+            if not await _remove(leader, erasure, model, events):
                 return
 
 
@@ -295,11 +289,7 @@ async def _find_names(leader: Leader, erasure: Erasure) -> Mapping[int, str]:
 
 
 async def _remove(
-    leader: Leader,
-    erasure: Erasure,
-    model: int | None,
-    events: list[QuarantinedEvent],
-    metadata: EventMetadata,
+    leader: Leader, erasure: Erasure, model: int | None, events: list[QuarantinedEvent]
 ) -> bool:
     """Remove the events that no hold protects; False if the erasure was cancelled meanwhile.
 
@@ -310,7 +300,7 @@ async def _remove(
     failpoint("retention.aside.take.before")
     about = (erasure, model, events)
     async with leader.engine.begin() as connection:
-        free = await _keep_held(connection, *about, metadata=metadata)
+        free = await _keep_held(connection, *about)
         if free and not await begin_deleting(connection, erasure.id):
             return False
         name = None
@@ -318,9 +308,7 @@ async def _remove(
             name = (await registrations.names(connection, {model})).get(model)
 
     async def describe(connection: AsyncConnection) -> dict[str, Any]:
-        return quarantine.describe_removal(
-            erasure.id, name, await _keep_held(connection, *about, metadata=metadata)
-        )
+        return quarantine.describe_removal(erasure.id, name, await _keep_held(connection, *about))
 
     removed = 0
     if free:
@@ -336,11 +324,9 @@ async def _keep_held(
     erasure: Erasure,
     model: int | None,
     events: list[QuarantinedEvent],
-    *,
-    metadata: EventMetadata,
 ) -> list[QuarantinedEvent]:
     free, held = await quarantine.split_by_hold(
-        connection, events, metadata, model=model, since=erasure.in_force_at
+        connection, events, model=model, since=erasure.in_force_at
     )
     if model is None:
         # it stands under the erasure's first model, so that a waiver can name it

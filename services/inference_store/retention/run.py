@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import runs
 from inference_store.erasure.held_deletions import resume_released
@@ -21,7 +22,7 @@ from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.erasure.locks import RECONCILING, LeaderElection, open_election
 from inference_store.erasure.progress import Erasure, list_uncertified, list_unfinished
-from inference_store.erasure.runs import RetentionRun, count_failure
+from inference_store.erasure.runs import count_failure
 from inference_store.export import jobs
 from inference_store.export.part_writing import delete_forgotten, delete_unnamed
 from inference_store.index import accounting, key_registry, registrations, web_sessions
@@ -31,7 +32,7 @@ from inference_store.inference.errors import ObjectStoreUnavailable, StoreError,
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
 from inference_store.operations import figures
-from inference_store.operations.reconcile.stored_reports import FINAL, Reconciliation
+from inference_store.operations.reconcile.stored_reports import FINAL
 from inference_store.platform import metrics, traces
 from inference_store.platform.backoff import Backoff, Stopped, pause
 from inference_store.platform.failpoints import failpoint
@@ -73,7 +74,13 @@ async def resume_erasures(leader: Leader) -> None:
     rest of a turn does not wait long either.
     """
     until = time.monotonic() + _ERASURES_SECONDS
-    await _mark_released(leader)
+    if await leader.repeat(
+        partial(resume_released, limit=leader.settings.retention_batch_inferences)
+    ):
+        # also quarantined events may be erased now
+        leader.searched.clear()
+        # they may lie before the position at which an erasure continues
+        leader.positions.clear()
     begun = await _list_unfinished(leader, failed=leader.is_scheduled)
     while begun and time.monotonic() < until:
         begun = [erasure for erasure in begun if not await _work_on(leader, erasure)]
@@ -85,19 +92,6 @@ async def resume_erasures(leader: Leader) -> None:
 async def _list_unfinished(leader: Leader, *, failed: bool) -> list[Erasure]:
     async with leader.engine.connect() as connection:
         return await list_unfinished(connection, failed=failed)
-
-
-async def _mark_released(leader: Leader) -> None:
-    marked, limit = 1, leader.settings.retention_batch_inferences
-    while marked:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            marked = await resume_released(connection, limit=limit)
-        if marked:
-            # also quarantined events may be erased now
-            leader.searched.clear()
-            # they may lie before the position at which an erasure continues
-            leader.positions.clear()
 
 
 async def _work_on(leader: Leader, erasure: Erasure) -> bool:
@@ -141,7 +135,11 @@ async def carry_out_pending(leader: Leader) -> None:
             await runs.start_run(connection, run.id)
         failpoint("retention.run_start.after")
         began = time.monotonic()
-        error = await _execute(leader, run)
+        attributes = {"inference_store.retention.cause": run.cause}
+        with traces.ended(traces.begin("retention run", attributes=attributes)) as span:
+            error = await RunExecutor(leader, run, now=datetime.now(UTC)).carry_out()
+            if error is not None:
+                traces.failed(span, "ErasureFailure")
         metrics.RUN_SECONDS.observe(time.monotonic() - began)
         failpoint("retention.run_finish.before")
         async with leader.engine.begin() as connection:
@@ -151,16 +149,6 @@ async def carry_out_pending(leader: Leader) -> None:
         if error is None:
             LAST_RUN.set_to_current_time()
         _log.info("retention run", action="retention_run", id=str(run.id), error=error)
-
-
-async def _execute(leader: Leader, run: RetentionRun) -> str | None:
-    executor = RunExecutor(leader, run, now=datetime.now(UTC))
-    attributes = {"inference_store.retention.cause": run.cause}
-    with traces.ended(traces.begin("retention run", attributes=attributes)) as span:
-        error = await executor.carry_out()
-        if error is not None:
-            traces.failed(span, "ErasureFailure")
-    return error
 
 
 async def count_partitions(leader: Leader) -> None:
@@ -189,21 +177,17 @@ async def reconcile(leader: Leader) -> None:
     async with open_election(leader.engine, RECONCILING) as lock:
         if not await lock.take():
             return
+        until = time.monotonic() + _RECONCILING_SECONDS
         try:
-            await _reconcile(leader, reconciliation)
+            while reconciliation.state not in FINAL and time.monotonic() < until:
+                await leader.check.confirm_step()
+                step = leader.reconciler.step(reconciliation)
+                reconciliation = await leader.check.unless_stopped(step)
         except ObjectStoreUnavailable as error:
             count_failure("object_store")
             _log.warning("away", action="reconcile_waits", error=str(error)[:500])
-
-
-async def _reconcile(leader: Leader, reconciliation: Reconciliation) -> None:
-    until = time.monotonic() + _RECONCILING_SECONDS
-    while reconciliation.state not in FINAL and time.monotonic() < until:
-        await leader.check.confirm_step()
-        step = leader.reconciler.step(reconciliation)
-        reconciliation = await leader.check.unless_stopped(step)
-    if reconciliation.state in FINAL:
-        metrics.RECONCILIATIONS.labels(reconciliation.state).inc()
+        if reconciliation.state in FINAL:
+            metrics.RECONCILIATIONS.labels(reconciliation.state).inc()
 
 
 async def remember_parts(leader: Leader) -> None:
@@ -313,10 +297,16 @@ async def run_turn(leader: Leader) -> None:
 _EVERY_SECONDS = 5.0
 # Every minute, because it searches for the oldest of everything.
 _OVERDUE_EVERY = 12
-_GAUGES = (
-    *(metrics.LEADING, metrics.MARKED, metrics.OLDEST_ERASURE, metrics.OVERDUE, metrics.HOLDS),
-    *(metrics.HELD, metrics.AUDIT_UNLINKED, metrics.EXPORTS_UNFINISHED, metrics.EXPORTS_WAITING),
-)
+_GAUGES: Final = {
+    "marked": metrics.MARKED,
+    "oldest_seconds": metrics.OLDEST_ERASURE,
+    "holds": metrics.HOLDS,
+    "held": metrics.HELD,
+    "exports": metrics.EXPORTS_UNFINISHED,
+    "exports_waiting": metrics.EXPORTS_WAITING,
+    "audit_unlinked_seconds": metrics.AUDIT_UNLINKED,
+}
+"""By the name of a figure of deletion."""
 _FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
 
 
@@ -329,7 +319,7 @@ async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncI
         try:
             yield
         finally:
-            for gauge in _GAUGES:
+            for gauge in (metrics.LEADING, metrics.OVERDUE, *_GAUGES.values()):
                 gauge.set(0)
             metrics.ERASURES.clear()
             metrics.RECONCILED.clear()
@@ -340,8 +330,7 @@ async def _set_repeatedly(engine: AsyncEngine, keep: Mapping[str, float]) -> Non
     while True:
         try:
             async with engine.connect() as connection:
-                _set_deletion_gauges(await figures.read_retention(connection))
-                _set_reconciliation_gauges(await figures.read_reconciliation(connection))
+                await _set_gauges(connection)
                 if look % _OVERDUE_EVERY == 0:
                     metrics.OVERDUE.set(await overdue.measure_seconds(connection))
                 look += 1
@@ -350,27 +339,19 @@ async def _set_repeatedly(engine: AsyncEngine, keep: Mapping[str, float]) -> Non
         await asyncio.sleep(_EVERY_SECONDS)
 
 
-def _set_deletion_gauges(figures_now: figures.RetentionFigures) -> None:
-    metrics.MARKED.set(figures_now.marked)
-    for state, count in figures_now.erasures.items():
+async def _set_gauges(connection: AsyncConnection) -> None:
+    deletion = await figures.read_retention(connection)
+    for name, gauge in _GAUGES.items():
+        gauge.set(getattr(deletion, name))
+    for state, count in deletion.erasures.items():
         metrics.ERASURES.labels(state).set(count)
-    metrics.OLDEST_ERASURE.set(figures_now.oldest_seconds)
-    metrics.HOLDS.set(figures_now.holds)
-    metrics.HELD.set(figures_now.held)
-    metrics.EXPORTS_UNFINISHED.set(figures_now.exports)
-    metrics.EXPORTS_WAITING.set(figures_now.exports_waiting)
-    metrics.AUDIT_UNLINKED.set(figures_now.audit_unlinked_seconds)
-    if figures_now.last_run is not None:
-        metrics.LAST_RUN.set(figures_now.last_run.timestamp())
-
-
-def _set_reconciliation_gauges(figures_now: figures.ReconciliationFigures | None) -> None:
-    if figures_now is None:
-        return
-    metrics.LAST_RECONCILIATION.set(figures_now.ended.timestamp())
-    metrics.RECONCILED.labels("difference").set(figures_now.difference)
-    for name in _FOUND:
-        metrics.RECONCILED.labels(name).set(figures_now.counts.get(name, 0))
+    if deletion.last_run is not None:
+        metrics.LAST_RUN.set(deletion.last_run.timestamp())
+    if (reconciled := await figures.read_reconciliation(connection)) is not None:
+        metrics.LAST_RECONCILIATION.set(reconciled.ended.timestamp())
+        metrics.RECONCILED.labels("difference").set(reconciled.difference)
+        for name in _FOUND:
+            metrics.RECONCILED.labels(name).set(reconciled.counts.get(name, 0))
 
 
 # How often requested runs and erasures are looked for.

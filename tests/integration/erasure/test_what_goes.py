@@ -18,7 +18,6 @@ from inference_store.erasure.pending_deletions import add_pending
 from inference_store.erasure.policies import (
     DEFAULT,
     EffectivePolicy,
-    ErasureScope,
     PolicyOwner,
     RetentionPolicy,
     Rule,
@@ -35,7 +34,6 @@ from inference_store.query.filters.certain import FLAGS, save
 from inference_store.query.filters.names import KnownKeys as Keys
 from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.unstored import evaluate
-from inference_store.retention.run_executor import list_work
 from tests.integration.query.typed_rows import INSTANTS, KEYS, InferenceMaker, derive_facts
 from tests.integration.stored_inferences import NewInference, at, make_indexable, store
 from tests.properties import examples
@@ -358,25 +356,25 @@ async def _select(
 ) -> Gone:
     """Select as a run does: rule by rule and part by part, then what is beyond a limit."""
     gone: Gone = set()
-    where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 7}
     rules = await selection.compile_rules(connection, chain, now)
-    for work in list_work(model, chain, rules):
-        more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
-        gone |= await _mark(connection, **where, **more)
+    for work in selection.list_work(model, chain, rules):
+        gone |= await _mark(connection, work)
     below = await selection.find_limit(connection, model, rules, Deadline.after(60))
     if below is not None:
-        more = {"scope": "inference", "hi": now, "below": below}
-        gone |= await _mark(connection, **where, **more)
+        limit = selection.LIMITS
+        work = selection.Work(model, chain, "inference", now, limit, below=below)
+        gone |= await _mark(connection, work)
     return gone
 
 
-async def _mark(connection: AsyncConnection, *, scope: ErasureScope, **where: Any) -> Gone:
+async def _mark(connection: AsyncConnection, work: selection.Work) -> Gone:
     gone: Gone = set()
     after: UUID | None = None
-    while selected := await selection.find_expired(connection, scope=scope, after=after, **where):
-        marked = [(where["model"], uid, scope, *keys) for uid, *keys in selected]
-        assert await add_pending(connection, uuid4(), marked) == len(selected) <= where["limit"]
-        gone |= {(row.uid, scope) for row in selected}
+    span = min(INSTANTS) - timedelta(days=9), work.cutoff
+    while selected := await selection.find_expired(connection, work, *span, limit=7, after=after):
+        marked = [(work.model, uid, work.scope, *keys) for uid, *keys in selected]
+        assert await add_pending(connection, uuid4(), marked) == len(selected) <= 7
+        gone |= {(row.uid, work.scope) for row in selected}
         after = selected[-1].uid
     return gone
 

@@ -22,7 +22,7 @@ from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.certifier import Certifier
+from inference_store.retention.certifier import Certifier, Remaining
 from inference_store.retention.eraser import step
 from tests.servers.minio import S3
 from tests.transactions import fetch
@@ -310,11 +310,8 @@ HOUR = timedelta(hours=1)
 
 
 async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
-    storing.certify(
-        log.new_key(),
-        ledger_seconds=2 * HOUR.total_seconds(),
-        audit_seconds=3 * HOUR.total_seconds(),
-    )
+    hour = HOUR.total_seconds()
+    storing.certify(log.new_key(), remaining=Remaining(hour, 2 * hour, 3 * hour))
     doomed = await storing.inferences(await storing.model(), 1, ago(days=1))
     before = datetime.now(UTC)
     await storing.erase(*doomed)

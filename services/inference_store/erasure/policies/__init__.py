@@ -149,24 +149,6 @@ async def _find_expected(
     return state
 
 
-async def write_version(connection: AsyncConnection, version: PolicyVersion) -> None:
-    """Write a version; a version that has not begun is revoked by it. Repeatable."""
-    here = policy_version.c
-    waits = (here.revision < version.revision) & (here.effective_at > version.set_at)
-    await _revoke(connection, version.of, waits, version.set_by, version.set_at)
-    row = {
-        "level": version.of.level,
-        "subject": version.of.subject,
-        "revision": version.revision,
-        "document": None if version.policy is None else write_document(version.policy),
-        "set_by": version.set_by,
-        "set_at": version.set_at,
-        "effective_at": version.effective_at,
-        "reason": version.reason,
-    }
-    await connection.execute(insert(policy_version).values(row).on_conflict_do_nothing())
-
-
 async def _revoke(
     connection: AsyncConnection,
     owner: PolicyOwner,
@@ -251,22 +233,25 @@ async def apply_set(
 
     A restored backup may lack its model, which is registered then.
     """
-    text = body["policy"]
-    version = PolicyVersion(
-        of=PolicyOwner(body["level"], body["subject"]),
-        revision=body["revision"],
-        policy=None if text is None else read_document(text),
-        set_by=actor,
-        set_at=at,
-        effective_at=datetime.fromisoformat(body["effective_at"]),
-        revoked_at=None,
-        revoked_by=None,
-        reason=body["reason"],
-    )
-    if version.of.level == "model" and version.policy is not None:
-        await registrations.ensure(connection, body["subject"])
-    await write_version(connection, version)
-    return version
+    owner, here = PolicyOwner(body["level"], body["subject"]), policy_version.c
+    if owner.level == "model" and body["policy"] is not None:
+        await registrations.ensure(connection, owner.subject)
+    # a version that has not begun is revoked by it
+    waits = (here.revision < body["revision"]) & (here.effective_at > at)
+    await _revoke(connection, owner, waits, actor, at)
+    row = {
+        "level": owner.level,
+        "subject": owner.subject,
+        "revision": body["revision"],
+        "document": body["policy"],
+        "set_by": actor,
+        "set_at": at,
+        "effective_at": datetime.fromisoformat(body["effective_at"]),
+        "reason": body["reason"],
+    }
+    await connection.execute(insert(policy_version).values(row).on_conflict_do_nothing())
+    query = select(policy_version).where(*_match_owner(owner), here.revision == body["revision"])
+    return _read_version((await connection.execute(query)).one())
 
 
 async def describe_revocation(

@@ -37,7 +37,6 @@ def test_a_reason_is_of_the_list() -> None:
         ("AccessDenied", "Access Denied because object protected by object lock.", "object_locked"),
         ("AccessDenied", "Access Denied.", "access_denied"),
         ("StillThere", "deleted without a fault, and listed still", "still_there"),
-        ("TooLarge", "more than 64 MiB", "not_rewritten"),
         ("SlowDown", "Please reduce your request rate.", "other"),
     ):
         assert find_reason(code, message) == reason, code
