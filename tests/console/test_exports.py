@@ -149,10 +149,10 @@ def test_offers_choices_that_a_newer_api_lists(open_page: OpenPage) -> None:
 def test_a_refusal_is_explained(open_page: OpenPage) -> None:
     page = open_page(EXPLORE)
     open_dialog(page)
-    too_long = {"detail": "expires_in: an export stays for at most 7 days.", "status": 422}
+    too_long = {"detail": "expires_in: an export is kept for at most 7 days.", "status": 422}
     page.route("**/exports", lambda route: route.fulfill(status=422, json=too_long))
     page.get_by_role("button", name="Export 4").click()
-    expect(page.get_by_role("alert")).to_contain_text("an export stays for at most 7 days")
+    expect(page.get_by_role("alert")).to_contain_text("an export is kept for at most 7 days")
     expect(page.get_by_role("button", name="Export 4")).to_be_enabled()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)

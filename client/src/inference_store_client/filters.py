@@ -70,7 +70,7 @@ def make_node(value: Any) -> Tree:  # noqa: PLR0911
 
 def _check_number(value: float | Decimal) -> float | Decimal:
     if not isfinite(value):
-        raise FilterError(f"{value} is no number of a filter")
+        raise FilterError(f"{value} is not a number of a filter")
     return value
 
 

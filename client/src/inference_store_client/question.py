@@ -144,5 +144,5 @@ class Question:
 
 def _check_size(size: int) -> int:
     if size < 1:
-        raise SettingsError(f"{size} is no number of inferences of at least 1")
+        raise SettingsError(f"{size} is not a number of inferences of at least 1")
     return size

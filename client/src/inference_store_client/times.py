@@ -31,7 +31,7 @@ def read_time(time: Time) -> datetime:
         return read_instant(time)
     except (ValueError, OverflowError):
         example = "2026-11-01, 2026-11-01T12:00:00Z, 30m, 12h or 7d"
-        raise SettingsError(f"{time!r} is no time: write {example}") from None
+        raise SettingsError(f"{time!r} is not a time: write {example}") from None
 
 
 def read_instant(text: str) -> datetime:

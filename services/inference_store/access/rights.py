@@ -34,7 +34,7 @@ class Right(StrEnum):
 
 RIGHTS: Final[dict[Right, str]] = {
     Right.READ: "See the model, its inferences, metadata and predictions. Without it the model"
-    " does not exist for the caller, whatever else was given.",
+    " does not exist for the caller, whatever other rights were granted.",
     Right.READ_INPUTS: "Read what was sent: the data and metadata blobs, thumbnails, presigned"
     " links, the bytes of dead letters.",
     Right.ANNOTATE: "Tag inferences; add, change and remove their metadata; save, change and"
@@ -45,7 +45,7 @@ RIGHTS: Final[dict[Right, str]] = {
     Right.HOLD: "Place and lift legal holds.",
     Right.ADMIN: "Register models, set retention policies, decide on dead letters and parked"
     " events, see the audit; over everything: make and revoke keys.",
-    Right.OVERRIDE: "Go against a safeguard, where a route offers it.",
+    Right.OVERRIDE: "Override a safeguard, where a route offers it.",
 }
 Role = Literal["reader", "analyst", "owner"]
 ROLES: Final[dict[Role, frozenset[Right]]] = {
@@ -57,7 +57,7 @@ ROLES: Final[dict[Role, frozenset[Right]]] = {
 
 def _storable(name: str) -> str:
     if not name or "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
-        raise ValueError("an id has a character at least, and holds neither NUL nor a surrogate")
+        raise ValueError("an id needs at least one character, and no NUL or surrogate")
     return name
 
 
@@ -81,9 +81,9 @@ class Grant(DocumentedModel):
     @model_validator(mode="after")
     def _gives_something(self) -> Self:
         if not self.held:
-            raise ValueError("it gives nothing: name a role or rights")
+            raise ValueError("it grants nothing: name a role or rights")
         if self.project_id is not None and self.model_id is not None:
-            raise ValueError("it is over a project or over a model, not both")
+            raise ValueError("it covers a project or a model, not both")
         return self
 
     @property
@@ -269,20 +269,20 @@ class Action(StrEnum):
 
 ACTIONS: Final[dict[Action, str]] = {
     Action.MODEL_REGISTERED: "A model was registered through the api.",
-    Action.MODEL_CHANGED: "What is said of a model was replaced.",
-    Action.MODEL_MOVED: "A model was put into another project; `detail` says from when it counts.",
+    Action.MODEL_CHANGED: "A model's registration was replaced.",
+    Action.MODEL_MOVED: "A model was moved to another project; `detail` says from when it counts.",
     Action.MODEL_REMOVED: "A registration was removed.",
     Action.POLICY_SET: "A retention policy was set; `detail` has its rules.",
     Action.POLICY_REMOVED: "A retention policy was removed.",
-    Action.POLICY_REVOKED: "A retention policy that waited to begin was taken back.",
-    Action.RETENTION_REQUESTED: "A run of retention was asked for.",
+    Action.POLICY_REVOKED: "A pending retention policy was withdrawn.",
+    Action.RETENTION_REQUESTED: "A retention run was requested.",
     Action.HOLD_PLACED: "A legal hold was placed; `detail` has its id.",
-    Action.HOLD_CHANGED: "Another legal hold was put in the place of one, under its id.",
+    Action.HOLD_CHANGED: "A legal hold was replaced by another one, under its id.",
     Action.HOLD_RELEASED: "A legal hold was released; `detail` says why.",
-    Action.RECONCILIATION_REQUESTED: "A comparison of bucket and index was asked for, or a repair.",
+    Action.RECONCILIATION_REQUESTED: "A comparison of bucket and index was requested, or a repair.",
     Action.METADATA_CHANGED: "Metadata of an inference, such as tags, were changed.",
-    Action.INFERENCE_ERASED: "The erasure of an id was asked for; a row for each inference.",
-    Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was asked for.",
+    Action.INFERENCE_ERASED: "The erasure of an id was requested; a row for each inference.",
+    Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was requested.",
     Action.ERASURE_CANCELLED: "An erasure was cancelled before it deleted anything.",
     Action.ERASURE_REST_GIVEN_UP: "What holds keep of an erasure was given up; `detail` says why.",
     Action.DATA_READ: "A data blob was read through the api.",
@@ -293,7 +293,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.EXPORT_CANCELLED: "An export was cancelled, or its parts were deleted.",
     Action.EXPORT_READ: "Links to parts of an export were given out, or one was downloaded.",
     Action.DEAD_LETTER_READ: "The bytes of a dead letter were read.",
-    Action.DEAD_LETTER_REDRIVEN: "A dead letter was given to the ingesters again.",
+    Action.DEAD_LETTER_REDRIVEN: "A dead letter was redriven.",
     Action.DEAD_LETTERS_REDRIVEN: "Several were; `detail` says which were chosen, and how many.",
     Action.DEAD_LETTER_DISCARDED: "A dead letter was discarded, with the reason.",
     Action.PARKED_RETRIED: "Parked events were made due; `detail` says which, and how many.",

@@ -69,13 +69,13 @@ class SignIn:
         Raises Unauthorized, Unavailable.
         """
         if not hmac.compare_digest(answer.get("state", "").encode(), attempt.state.encode()):
-            raise Unauthorized("The answer is not that to this browser's attempt.")
+            raise Unauthorized("The answer does not belong to this browser's sign-in attempt.")
         async with self._fetching:
             await self._refresh()
         # whether all its answers name it (RFC 9207)
         names = self._document.get("authorization_response_iss_parameter_supported") is True
         if answer.get("iss") != self._issuer and ("iss" in answer or names):
-            raise Unauthorized("Another issuer answered, or one that does not name itself.")
+            raise Unauthorized("The answer names another issuer, or none.")
         if "code" not in answer:
             raise Unauthorized(f"The issuer refused: {answer.get('error', 'no reason')[:100]}.")
         return await self._identify(attempt, await self._exchange(attempt, answer["code"]))
@@ -119,7 +119,7 @@ class SignIn:
         if status != 200:
             error = str(told.get("error"))[:100]
             _log.warning("issuer refused a code", action="code_refused", status=status, error=error)
-            raise Unauthorized("The issuer did not accept its code.")
+            raise Unauthorized("The issuer rejected its own authorization code.")
         return told
 
     async def _ask(self, url: str, **more: Any) -> tuple[int, Mapping[str, Any]]:

@@ -298,7 +298,7 @@ class Tokens:
         key, algorithm = await self._find_key(token)
         claims = self._decode_claims(token, key, algorithm, audience=client)
         if not hmac.compare_digest(str(claims.get("nonce")).encode(), nonce.encode()):
-            raise Unauthorized("The ID token is that of another attempt.")
+            raise Unauthorized("The ID token belongs to another sign-in attempt.")
         if claims.get("azp", client) != client:
             raise Unauthorized("The ID token was made for another client.")
         expires_at = _read_expiry(claims)
@@ -395,7 +395,7 @@ def _read_expiry(claims: Mapping[str, Any]) -> datetime:
         return datetime.fromtimestamp(float(claims["exp"]), UTC)
     except (ValueError, OverflowError, OSError):
         raise Unauthorized(
-            "The token's `exp` is no time before the year 10000: it counts seconds."
+            "The token's `exp` is not valid: it must be in seconds and before the year 10000."
         ) from None
 
 

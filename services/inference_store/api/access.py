@@ -301,8 +301,8 @@ class Access:
         ]
         if gained:
             raise Forbidden(
-                f"Moving the model would give you {', '.join(gained)} over it, which you have"
-                " not: somebody who has may move it."
+                f"Moving the model would give you {', '.join(gained)} over it, which you do"
+                " not have: ask someone who has to move the model."
             )
 
     def require_right(self, right: Right, model: OfModel) -> None:

@@ -139,7 +139,7 @@ def write_warnings(warnings: Sequence[str]) -> dict[str, str]:
     for warning in warnings:
         size += len(json.dumps(warning)) + len(", ")
         if size > _MOST_BYTES:
-            texts.append(f"And {len(warnings) - len(texts):,} more: a page of JSON has them all.")
+            texts.append(f"And {len(warnings) - len(texts):,} more: the JSON page lists them all.")
             break
         texts.append(warning)
     return {NAME: json.dumps(texts).replace("\x7f", "\\u007f")} if texts else {}
@@ -151,7 +151,7 @@ PAGE = "/docs/errors"
 # characters of a field's name that are checked and shown: no known name is longer
 _NAME_CHARACTERS = 256
 _BUSY: dict[type[Exception], str] = {
-    Overloaded: "The store was busy, and the question did not run. Send it again.",
+    Overloaded: "The store was busy and the query did not run. Send it again.",
     PoolTimeout: "Every connection to Postgres is in use. Send the request again.",
 }
 _log = structlog.get_logger()
@@ -286,7 +286,7 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
         return Fault(path, f"unknown field{hint}", known_fields)
     message = _describe_error(error, _find_field(request, rest) if where == "body" else None)
     if where == "body" and not rest and isinstance(error.get("input"), bytes):
-        message = "send JSON, and say so: Content-Type: application/json"
+        message = "send JSON with the header Content-Type: application/json"
     cause = error.get("ctx", {}).get("error")
     return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
 
@@ -339,7 +339,7 @@ async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
     match exc.status_code:
         case 404:
             return build_problem(
-                errors.NotFound("There is no such path; /openapi.json lists them all.")
+                errors.NotFound("The path does not exist; /openapi.json lists all paths.")
             )
         case 405:
             # those of every route that has the path: Starlette names those of one
@@ -347,7 +347,7 @@ async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
             path = request.scope["path"]
             allowed = {m for r in routes if r.path_regex.match(path) for m in r.methods or ()}
             return build_problem(
-                MethodNotAllowed("The path does not take this method."),
+                MethodNotAllowed("The path does not support this method."),
                 {"Allow": ", ".join(sorted(allowed))} if allowed else exc.headers,
             )
         case _:
@@ -387,7 +387,7 @@ def find_refusal(exc: Exception) -> StoreError:
         _log.warning("postgres is unavailable", action="postgres_away", error=str(exc)[:500])
         return errors.Unavailable("Postgres is unavailable, or is not taking requests.")
     _log.error("a request failed", action="request_failed", exc_info=exc)
-    return StoreError("Something went wrong here, and was logged.")
+    return StoreError("An unexpected error occurred and was logged.")
 
 
 _BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}

@@ -272,9 +272,9 @@ def find_session_id(request: Request) -> str | None:
     if id is None or "Authorization" in request.headers:
         return None
     if not _is_of_own_page(request.headers):
-        raise Unauthorized("A session counts only for what its own page asks.")
+        raise Unauthorized("A session is accepted only for requests from its own page.")
     if request.method not in CHANGES_NOTHING and request.headers.get(HEADER) != "1":
-        raise Unauthorized(f"A session changes nothing without the header `{HEADER}: 1`.")
+        raise Unauthorized(f"In a session, changes need the header `{HEADER}: 1`.")
     return id
 
 

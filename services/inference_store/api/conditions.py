@@ -279,7 +279,7 @@ class InferenceQuery(Conditions):
         beside = sorted({"sort", "limit"} & self.model_fields_set)
         if self.sample is not None and beside:
             raise ValueError(
-                f"`{beside[0]}` cannot stand beside `sample`: a sample is in random order, and"
+                f"`{beside[0]}` cannot be combined with `sample`: a sample is in random order, and"
                 " its `size` is its limit"
             )
         return self

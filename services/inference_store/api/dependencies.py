@@ -271,7 +271,7 @@ async def _read_if_match(
     if_match: Annotated[
         str | None,
         Header(
-            description='The revision that it must have now, as `"3"`; `"0"`: it must be new.',
+            description='The revision that it must have, such as `"3"`; `"0"`: it must be new.',
             examples=['"3"'],
         ),
     ] = None,
@@ -280,7 +280,7 @@ async def _read_if_match(
         return None
     number = if_match.strip().strip('"')
     if not (number.isascii() and number.isdigit() and len(number) <= 9):
-        raise Invalid.of("header.if-match", 'it is a revision, such as "3"')
+        raise Invalid.of("header.if-match", 'it must be a revision, such as "3"')
     return int(number)
 
 

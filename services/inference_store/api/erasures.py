@@ -83,7 +83,7 @@ class ErasureRequest(Body):
     """What to erase: exactly one of `filter`, `inference_ids` and `subject`."""
 
     filter: Any = filter_field(
-        "What is stored and TRUE of it is erased.",
+        "Every stored inference for which it is TRUE is erased.",
         "data_source = 'hallway-camera-feed' AND frame_number < 100",
     )
     filter_lang: BodyLang = None
@@ -103,9 +103,11 @@ class ErasureRequest(Body):
     @model_validator(mode="after")
     def _lists_of_dry_runs(self) -> "ErasureRequest":
         if self.uids and not self.dry_run:
-            raise ValueError("`uids` lists what would go: give `dry_run` as well")
+            raise ValueError("`uids` lists what would be erased: set `dry_run` as well")
         if not self.uids and self.model_fields_set & {"limit", "cursor"}:
-            raise ValueError("`limit` and `cursor` are of a list of uids: give `uids` as well")
+            raise ValueError(
+                "`limit` and `cursor` page through the list of uids: set `uids` as well"
+            )
         return self
 
     @model_validator(mode="after")
@@ -508,7 +510,7 @@ def _decode_cursor(cursor: str | None) -> ErasedUid | None:
 
 # Members of a request that nobody sent.
 _INTERNAL = ("saved", quarantine.MEMBER)
-_NOTHING = "Nothing that is stored matched: nothing was erased."
+_NOTHING = "No stored inference matched: nothing was erased."
 
 
 async def find_or_refuse(

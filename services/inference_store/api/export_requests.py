@@ -164,7 +164,7 @@ def _check_format(settings: ApiSettings, name: str, choice: BlobChoice) -> None:
     if choice == "links" and settings.presigned_urls == "off":
         others = "copy or none" if format.copied else "none"
         message = (
-            "links are presigned, which this server does not do"
+            "links are presigned URLs, which this server has turned off"
             f" (INFERENCE_STORE_PRESIGNED_URLS): choose {others}"
         )
         raise _refuse("blobs", message)
@@ -202,12 +202,12 @@ def _find_end(text: str | None, settings: ApiSettings, now: datetime) -> datetim
         duration = parse_duration(text)
         end = None if duration is None else duration.find_end(now)
     except ValueError:
-        message = "it is an ISO 8601 duration, such as P7D or PT12H"
+        message = "it must be an ISO 8601 duration, such as P7D or PT12H"
         raise _refuse("expires_in", message) from None
     if end is None or end > now + timedelta(seconds=most):
-        raise _refuse("expires_in", f"an export stays for at most {most / 86400:.0f} days")
+        raise _refuse("expires_in", f"an export is kept for at most {most / 86400:.0f} days")
     if end <= now:
-        raise _refuse("expires_in", "it is longer than zero")
+        raise _refuse("expires_in", "it must be longer than zero")
     return end
 
 

@@ -226,7 +226,7 @@ async def get_export_parts(
     job = await _find_readable(connection, access, export_id)
     after = page.find_after(int) or 0
     if after > _MOST_PARTS:
-        raise InvalidCursor("The cursor is none of this list: ask without one.")
+        raise InvalidCursor("The cursor does not belong to this list: start again without one.")
     parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
     items, following = page.cut(parts, attrgetter("number"))
     await _record_download(connection, access, job, items)
@@ -270,7 +270,7 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
         cause = "an erasure deleted it, because it named something erased"
         raise Gone(f"The part {number} is not there: {cause}. For the rest of it, {remedy}.")
     if part.state == "removed":
-        raise Gone(f"The part {number} is not there: all that it had was erased.")
+        raise Gone(f"The part {number} is gone: everything in it was erased.")
     if part.state != "written" or part.storage_key is None:
         raise Conflict(f"The part {number} is {part.state}: ask again when the export is done.")
     assert part.bytes is not None, "it is written"

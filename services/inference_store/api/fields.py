@@ -220,7 +220,7 @@ def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
 
 def refuse_cursor(path: str = "query.cursor") -> InvalidCursor:
     """Return the refusal of a cursor that this list has not given."""
-    return InvalidCursor.of(path, "it is damaged, or of another list: ask without one")
+    return InvalidCursor.of(path, "it is damaged or belongs to another list: ask without one")
 
 
 def _is_storable(part: Any) -> bool:

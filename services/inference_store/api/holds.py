@@ -65,8 +65,8 @@ class HoldBody(Body):
     model_id: ShortText | None = None
     """The model; left out or null: every model, also those to come."""
     filter: Any = filter_field(
-        "What it is TRUE of is kept, now or later, and what it is NULL of. It may name keys not yet"
-        " seen.",
+        "Inferences for which it is TRUE or NULL are kept, now and later. It may name keys that no"
+        " inference has yet.",
         "camera = 'hallway' AND prediction(label = 'person')",
     )
     filter_lang: BodyLang = None
@@ -80,9 +80,9 @@ class HoldBody(Body):
     @model_validator(mode="after")
     def _one_way(self) -> "HoldBody":
         if (self.filter is None) == (self.inference_ids is None):
-            raise ValueError("exactly one of `filter` and `inference_ids` says what is kept")
+            raise ValueError("give exactly one of `filter` and `inference_ids`")
         if self.types and self.filter is None:
-            raise ValueError("`types` are of the keys of a `filter`, and there is none")
+            raise ValueError("`types` declares the keys of a `filter`: give a `filter` as well")
         return self
 
 
@@ -263,7 +263,7 @@ async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answe
     allows."""
     hold = await holds.get_hold(connection, hold_id, within=access.scope)
     if hold.is_redacted:
-        raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
+        raise Conflict("The hold has ended and an erasure removed its filter: it keeps nothing.")
     return Answer(
         HoldCount.show(
             await count_held(connection, hold, seconds=access.settings.query_timeout_seconds)
@@ -279,7 +279,7 @@ async def _write(
     Raises InvalidFilter; Invalid if it would hold nothing.
     """
     if body.until is not None and body.until <= datetime.now(UTC):
-        raise Invalid.of("until", "it has passed: leave it out, or say a time to come")
+        raise Invalid.of("until", "it is in the past: leave it out, or give a future time")
     tree = await read_filter(body.filter, body.filter_lang, clock=_FIXED_CLOCK)
     warnings: Sequence[str] = ()
 
@@ -341,7 +341,9 @@ async def _find_model(
     except NotFound:
         if not over_all:
             raise
-        warning = f"There is no model {model_id!r} yet: the hold keeps what comes of it."
+        warning = (
+            f"There is no model {model_id!r} yet: the hold applies as soon as it has inferences."
+        )
         return await model_numbers.reserve(connection, model_id), (warning,)
 
 
@@ -351,7 +353,7 @@ async def _lock_unreleased(
     hold = await holds.get_hold(connection, hold_id, within=access.scope, lock=True)
     require_revision("The hold", hold.revision, revision)
     if hold.released_at is not None:
-        raise Conflict("The hold has been released: place another one.")
+        raise Conflict("The hold has been released: place a new one.")
     return hold
 
 

@@ -171,8 +171,8 @@ ModelId = Annotated[
 InferenceId = Annotated[
     str,
     Path(
-        description="The inference's id, percent-escaped, an alias of it, or `uid:<uuid>`. Where"
-        " an id repeats, it means the newest.",
+        description="The inference's id, percent-escaped, an alias of it, or `uid:<uuid>`. If"
+        " several inferences share the id, the newest is meant.",
         examples=["uid:019ac3f2-7c00-8123-9abc-0123456789ab", "request-17"],
     ),
     AfterValidator(decode_segment),
@@ -240,7 +240,7 @@ def exact_json(body: bytes) -> Any:
     except UnicodeDecodeError as exc:
         raise json.JSONDecodeError("it is not UTF-8", "", exc.start) from None
     except RecursionError:
-        raise json.JSONDecodeError("it is nested too deep", "", 0) from None
+        raise json.JSONDecodeError("it is nested too deeply", "", 0) from None
 
 
 def _parse_integer(digits: str) -> int | Decimal:

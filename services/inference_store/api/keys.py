@@ -146,7 +146,9 @@ def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
     missing = access.caller.lacks(grants)
     if missing:
         names = ", ".join(f"`{right.value}`" for right in dict.fromkeys(missing))
-        raise Forbidden(f"The key would have {names} where you have not: nobody gives more.")
+        raise Forbidden(
+            f"The key would have {names} where you do not: nobody can grant more than they have."
+        )
 
 
 def _refuse_longer(access: Access, expires_at: datetime | None) -> None:

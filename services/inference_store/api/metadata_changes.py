@@ -247,4 +247,6 @@ def _read_tags(entry: Entry) -> list[str]:
         return []
     if isinstance(tags, list) and all(type(tag) is str for tag in tags):
         return tags
-    raise Conflict("Its metadata item `tags` is no array of texts: change that by /metadata first.")
+    raise Conflict(
+        "Its metadata item `tags` is not an array of strings: change it with /metadata first."
+    )

@@ -121,7 +121,7 @@ async def edit(
         raise Conflict(detail, at="metadata")
     key = await _choose_key(connection, editor.blobs.buckets.default, registration, row)
     if not await _is_reserved(connection, row, key):
-        raise Conflict("The metadata blob has just come to be shared: try again.")
+        raise Conflict("Another inference has just begun to share the metadata blob: try again.")
     values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
     indexing = partial(_index_change, connection, editor, row, change, old, values)
     await _require_still_held(connection, model, uid, indexing)
@@ -163,7 +163,9 @@ async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change,
                 editor.blobs.get, storage_key, limit=editor.caps.blob_bytes
             )
         except BlobUnreadable as exc:  # archived: writing over it would lose what it holds
-            raise Conflict(f"The metadata blob cannot be read, so not be changed: {exc}.") from None
+            raise Conflict(
+                f"The metadata blob cannot be read, so it cannot be changed: {exc}."
+            ) from None
         except BlobMissing:
             blob = None
         except BlobTooLarge as exc:
@@ -196,8 +198,8 @@ async def _require_still_held(
     ended = [hold for hold in keeping if hold not in after]
     if ended:
         raise HeldByHold(
-            f"The legal hold {ended[0].name!r} ({ended[0].id}) keeps the inference, and would not"
-            " any more: change or release the hold first."
+            f"The legal hold {ended[0].name!r} ({ended[0].id}) keeps the inference, and no longer"
+            " would: change or release the hold first."
         )
 
 
@@ -343,7 +345,7 @@ async def change_metadata(
     change = check_change(body.metadata, remove=body.remove, caps=find_caps(access))
     revision = body.revision if if_match is None else if_match
     if body.revision not in (None, revision):
-        fault = Fault("revision", "it names another revision than If-Match")
+        fault = Fault("revision", "it differs from If-Match")
         raise Invalid("The body and If-Match name different revisions.", faults=[fault])
     async with access.engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
@@ -351,7 +353,7 @@ async def change_metadata(
         uid, *others = await lookup.find_by_id(connection, model, inference_id, most=2)
     if others:
         raise Conflict(
-            f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"
+            f"Several inferences have the id {inference_id!r}: name one by `uid:`, as"
             f" in uid:{uid}."
         )
     wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)

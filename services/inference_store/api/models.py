@@ -332,7 +332,9 @@ async def _build_move(
     if await policies.is_minimum_undercut(connection, registration, body.project_id):
         access.require_right(Right.OVERRIDE, registration)
         if not body.reason:
-            raise Invalid.of("reason", "say why the model may leave a minimum age behind")
+            raise Invalid.of(
+                "reason", "give the reason why the model may leave a minimum age behind"
+            )
     grace_seconds = access.settings.policy_grace_seconds
     return await policies.describe_move(
         connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason

@@ -58,12 +58,12 @@ class RuleBody(Ages):
     """One rule: what it is of, and how long each part is kept."""
 
     filter: Any = filter_field(
-        "The first rule whose filter is TRUE decides; left out: the rule is of everything.",
+        "The first rule whose filter is TRUE decides; a rule without a filter applies to all.",
         "top_score < 0.4",
     )
     types: Annotated[dict[ShortText, ShortText], Field(max_length=32)] = Field(
         default={},
-        description="The types of metadata keys that the filter names and nothing has yet.",
+        description="The types of metadata keys in the filter that no inference has yet.",
         examples=[{"reviewed": "bool"}],
     )
 
@@ -335,9 +335,9 @@ _SAVED: Final[Any] = {"rules": {"__all__": {"saved"}}}
 
 _MOST_PENDING: Final = 10
 _FALLBACKS: Final = {
-    "model": "its project's and the default one apply, where there are any",
-    "project": "the default one applies, where there is any",
-    "default": "what no other policy says is kept for ever",
+    "model": "the project's policy and the default one apply, if they exist",
+    "project": "the default one applies, if there is one",
+    "default": "everything else is kept forever",
 }
 _AGELESS: Final = Clock(
     instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
@@ -446,7 +446,7 @@ async def _write(
         if _needs_override(policy, before):
             access.require_over(Right.OVERRIDE, owner.level, owner.subject, registration)
             if not reason:
-                why = "say why the minimum age is undercut, shortened or taken away"
+                why = "give the reason why the minimum age is undercut, shortened or removed"
                 raise Invalid.of("reason", why)
         grace_seconds = _find_grace_seconds(access, lost)
         if body is not None and body.effective == "now":
@@ -546,7 +546,7 @@ async def _require_preview(
     now = await policies.read_now(connection)
     if not preview.is_preview_of(body.token, owner, revision, _describe_request(body), now):
         raise PreconditionFailed(
-            "The token is of another policy or older than an hour, or a policy was set since:"
+            "The token is of another policy, is older than an hour, or a policy was set since:"
             " preview it again.",
             at="token",
         )

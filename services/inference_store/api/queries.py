@@ -87,11 +87,11 @@ _SOME = Needs(Right.READ, Over.SOME)
 _REFUSALS = (404, 501)
 _PAGED: dict[str, Any] = {"also": STREAMING, "answer": InferencePage}
 _NARROW = {  # by whether it is of the model of a path
-    True: "The query took too long: narrow received_at, or add a condition that fewer match.",
+    True: "The query took too long: narrow received_at, or add a more selective condition.",
     False: "The query took too long: narrow received_at, ask fewer models, or add a condition.",
 }
 _NARROW_AGGREGATE = (
-    "The aggregate took too long: narrow received_at, add a condition that fewer match, or ask"
+    "The aggregate took too long: narrow received_at, add a more selective condition, or ask"
     " for fewer measures at once. Counts by one metadata key or by time are the fastest."
 )
 

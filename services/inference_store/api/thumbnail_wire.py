@@ -19,7 +19,7 @@ ANSWER: Final = Struct(">BIIHHI")
 MADE: Final = 0
 REFUSALS: Final = (
     "",
-    "The input is no picture in JPEG, PNG, WebP, GIF or BMP.",
+    "The input is not a JPEG, PNG, WebP, GIF or BMP picture.",
     "The picture is damaged or cut off.",
     "The picture has too many pixels.",
     "The picture takes too much memory to decode.",

@@ -200,7 +200,7 @@ class ThumbnailMaker:
                 if time.monotonic() > until:
                     break
                 results[inference.uid] = await self._make_one(decoder, inference, picture, edge)
-        late = Busy("The pictures before it took too long. Ask for it again.")
+        late = Busy("The pictures before it took too long. Request it again.")
         return {inference.uid: results.get(inference.uid, late) for inference in inferences}
 
     async def _make_one(

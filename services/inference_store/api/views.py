@@ -291,13 +291,13 @@ def _check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
 def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> None:
     if view.erased_by is not None:
         raise Conflict(
-            "An erasure took the view's name and filter: delete it, and save another one."
+            "An erasure removed the view's name and filter: delete the view and save a new one."
         )
     shared: Shared = given.get("shared", view.shared)
     for kind in {view.shared, shared}:
         _check_shared(access, view, kind)
     if shared == "private" and view.created_by != access.caller.name:
-        raise Forbidden("Only who saved the view makes it private again.")
+        raise Forbidden("Only the person who saved the view can make it private again.")
 
 
 async def _answer_view(

@@ -94,7 +94,7 @@ def list_settings(group: type[SettingsGroup]) -> str:
 
 
 def _format_lines(group: type[SettingsGroup], width: int) -> Iterator[str]:
-    yield "settings, of the environment or of .env; a secret NAME may be a file, NAME_FILE:"
+    yield "settings, from the environment or .env; a secret NAME may be in a file, NAME_FILE:"
     docs = field_docs(group)
     for kind in group.__mro__:
         own = [name for name in inspect.get_annotations(kind) if name in group.model_fields]
@@ -129,7 +129,7 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds) or seconds < 0:
-        message = f"{text!r} is no number of seconds: write a plain number, such as 15"
+        message = f"{text!r} is not a number of seconds: write a plain number, such as 15"
         raise argparse.ArgumentTypeError(message)
     return seconds
 
@@ -140,7 +140,7 @@ _MOST_NAME_CHARACTERS: Final = 256
 def parse_positive_seconds(text: str) -> float:
     """Parse a number of seconds above 0. Raises ArgumentTypeError."""
     if (seconds := parse_seconds(text)) == 0:
-        raise argparse.ArgumentTypeError("0 seconds are no time: write more than 0, such as 15")
+        raise argparse.ArgumentTypeError("it must be more than 0 seconds, such as 15")
     return seconds
 
 

@@ -175,8 +175,8 @@ def add_parked_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
     some = argparse.ArgumentParser(add_help=False)
-    some.add_argument("--model", help="those of this model alone")
-    some.add_argument("--reason", help="those with this reason alone")
+    some.add_argument("--model", help="only those of this model")
+    some.add_argument("--reason", help="only those with this reason")
     commands.add_parser("list", parents=[some], help="list them, the newest first")
     commands.add_parser("retry", parents=[some], help="let the ingesters try them now")
     discard = commands.add_parser("discard", help="make one a discarded dead letter")

@@ -93,7 +93,7 @@ def describe_ignored(environment: Mapping[str, str]) -> str:
 def _parse_port(text: str, name: str = "") -> int:
     if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
         return int(text)
-    wrong = f"{text!r} is no port: write 1 to 65535, as in 8080"
+    wrong = f"{text!r} is not a port: write 1 to 65535, as in 8080"
     raise argparse.ArgumentTypeError(f"{name}: {wrong}" if name else wrong)
 
 

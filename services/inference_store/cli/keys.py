@@ -42,27 +42,31 @@ Said = tuple[str, str]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
-    create = commands.add_parser("create", help="make a key and print its text, this once")
+    create = commands.add_parser("create", help="make a key and print its text, only this once")
     create.add_argument("--name", type=parse_name, required=True, help="who or what uses it")
     create.add_argument("--role", choices=sorted(ROLES), help="a bundle of rights")
     create.add_argument("--rights", help=f"rights by commas: {', '.join(Right)}")
     over = create.add_argument_group("over (at least one)")
     over.add_argument("--model", action="append", default=[], help="a model; may be repeated")
     over.add_argument("--project", action="append", default=[], help="a project; may be repeated")
-    over.add_argument("--everything", action="store_true", help="every model, and what has none")
+    over.add_argument(
+        "--everything", action="store_true", help="every model, and everything outside models"
+    )
     create.add_argument(
         "--expires", type=_parse_instant, help="when, or after how long: 2027-06-01T00:00:00Z, P90D"
     )
     commands.add_parser("list", help="list the keys, the newest first")
-    rotate = commands.add_parser("rotate", help="give a key a new text and print it, this once")
+    rotate = commands.add_parser(
+        "rotate", help="give a key a new text and print it, only this once"
+    )
     rotate.add_argument("id")
-    works = "how long, or until when, the text before works on"
+    works = "how long, or until when, the old text keeps working"
     rotate.add_argument("--old-works", type=_parse_instant, help=works)
-    expires = "when the key expires from now on"
+    expires = "the key's new expiry"
     rotate.add_argument("--expires", type=_parse_instant, help=expires)
-    revoke = commands.add_parser("revoke", help="let a key work no more")
+    revoke = commands.add_parser("revoke", help="revoke a key")
     revoke.add_argument("id")
-    confirm = commands.add_parser("confirm", help="let keys work that only a restored backup has")
+    confirm = commands.add_parser("confirm", help="confirm keys that only a restored backup has")
     confirm.add_argument("id", nargs="+")
 
 
@@ -144,7 +148,7 @@ def _read_grants(arguments: argparse.Namespace) -> list[Grant]:
     over += [{"project_id": name} for name in arguments.project]
     over += [{}] if arguments.everything else []
     if not over:
-        raise SystemExit("Say over what: --model, --project or --everything.")
+        raise SystemExit("Say what the key covers: --model, --project or --everything.")
     try:
         return [Grant.model_validate({"rights": rights, "role": arguments.role} | o) for o in over]
     except ValidationError as wrong:

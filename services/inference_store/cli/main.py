@@ -16,22 +16,22 @@ if TYPE_CHECKING:  # it imports the settings, which `--help` does not need
 
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
-    "migrate": "Bring the database's tables to this version.",
+    "migrate": "Migrate the database to this version's schema.",
     "distribute": "Spread the tables over the nodes of a Citus cluster.",
     "ingester": "Index what arrives on Kafka.",
-    "resume": "Let ingesters go on that halted because of too many dead letters.",
+    "resume": "Resume ingesters that halted because of too many dead letters.",
     "parked": "List events that wait for an object; retry them now, or discard one.",
     "api": "Answer questions over HTTP.",
-    "proxy": "Stand before a model server, and capture what goes through.",
+    "proxy": "Stand in front of a model server and capture its traffic.",
     "retention": "Delete by policy, on a schedule.",
-    "reconcile": "Compare the bucket with the index; index again from the bucket alone.",
-    "doctor": "Say what is wrong with what the services need, and what to do.",
+    "reconcile": "Compare the bucket with the index; rebuild the index from the bucket.",
+    "doctor": "Check what the services need, and say how to fix what is wrong.",
     "ledger": "Show what was decided about deletion, and replay it after a restore.",
     "certificates": "Verify the certificates of erasures, and make keys that sign them.",
     "keys": "Make, list, rotate and revoke API keys.",
-    "audit": "Verify the chain over the audit.",
+    "audit": "Verify the audit's hash chain.",
     "demo": "Start everything on this machine and feed it real detections.",
-    "completion": "Print a script by which your shell completes these commands.",
+    "completion": "Print a completion script for your shell.",
 }
 _MODULES = {
     **dict.fromkeys(("migrate", "distribute", "resume", "parked"), "database"),

@@ -108,7 +108,7 @@ def add_certificates_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _parse_key_id(text: str) -> str:
     if not is_key_id(text):
-        message = f"{text!r} is no id of a key, which has 32 digits of 0-9 and a-f"
+        message = f"{text!r} is not a key id, which has 32 digits of 0-9 and a-f"
         raise argparse.ArgumentTypeError(message)
     return text
 

@@ -89,7 +89,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     try:
         settings = _read_settings()
     except WrongSetting as wrong:
-        remedy = "Fix it first: without settings nothing else can be looked at."
+        remedy = "Fix it first: nothing else can be checked without settings."
         unreadable = [doctor.failed(line, remedy) for line in str(wrong).splitlines()]
         report = Report([*unknown, Result("settings", unreadable)])
         secrets = frozenset[str]()

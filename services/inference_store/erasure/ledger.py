@@ -242,7 +242,7 @@ class Ledger:
             failpoint("ledger.put.after")
             if is_ours:
                 return await self._take_effect(connection, entry)
-        raise Unavailable("Others were always faster to write to the ledger: try again.")
+        raise Unavailable("Other writers to the ledger were always faster: try again.")
 
     async def _settle(self, connection: AsyncConnection) -> Link:
         """In our turn: give an entry of ours that a crash has left its effect, and compare."""

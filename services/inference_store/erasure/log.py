@@ -273,7 +273,7 @@ def read_document(text: bytes | str) -> SignedDocument:
 def read_members(members: Any) -> SignedDocument:
     """Read `SignedDocument.members`, without verifying the signature. Raises NotSigned."""
     if not isinstance(members, dict) or set(members) != _MEMBERS:
-        raise NotSigned(f"it is no JSON object of {', '.join(sorted(_MEMBERS))}")
+        raise NotSigned(f"it is not a JSON object of {', '.join(sorted(_MEMBERS))}")
     try:
         signature = b64decode(members["signature"], validate=True)
     except (ValueError, TypeError) as exc:

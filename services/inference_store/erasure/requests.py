@@ -117,7 +117,7 @@ async def build_predicate(
         return await _build_subject_predicate(connection, models, subject)
     if "inference_ids" in criteria:
         return check(of_ids(criteria["inference_ids"]), KnownKeys()).predicate
-    raise Invalid("The erasure does not say what it is of.")
+    raise Invalid("The erasure does not say what it selects.")
 
 
 async def _build_subject_predicate(
@@ -227,7 +227,7 @@ async def find_held_rest(
     model = rows[0].model
     name = (await registrations.names(connection, {model})).get(model)
     if name is None:
-        raise Conflict("A model of the erasure is not registered any more.")
+        raise Conflict("A model of the erasure is no longer registered.")
     return {
         "erasure": str(stored_erasure.id),
         "by": (stored_erasure.given_up or {}).get("by"),

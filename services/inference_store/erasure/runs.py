@@ -149,17 +149,17 @@ def _match_scope(scope: AccessScope) -> ColumnElement[bool]:
 FAILURES: Final[dict[str, str]] = {
     "postgres": "Postgres is unavailable, or refuses.",
     "object_store": "The object store is unavailable.",
-    "ledger": "The ledger in the bucket and Postgres are apart.",
+    "ledger": "The ledger in the bucket and Postgres disagree.",
     "hold_unreadable": "The filter of a legal hold cannot be evaluated: what it may keep stays.",
     "policy_unreadable": "The filter of a retention policy cannot be read: its models keep all.",
-    "limit_out_of_time": "What is beyond a policy's limits was not found in time.",
+    "limit_out_of_time": "The inferences beyond a policy's limits were not found in time.",
     "partition_in_use": "A query holds a partition that is to be dropped.",
     "object_locked": "An object is locked (object lock, a legal hold of S3).",
-    "access_denied": "The object store refuses the services' rights.",
+    "access_denied": "The object store denies the services a right.",
     "bucket_not_allowed": "An object lies in a bucket that is not allowed.",
-    "still_there": "An object was deleted without a fault, and is listed still.",
+    "still_there": "An object was deleted without an error but is still listed.",
     "not_rewritten": "A metadata blob or sidecar with the request could not be written again.",
-    "other": "Another fault of the object store; `GET /v1/erasures` says which.",
+    "other": "Another error of the object store; `GET /v1/erasures` says which.",
 }
 _CODES: Final = {
     "AccessDenied": "access_denied",

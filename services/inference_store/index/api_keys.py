@@ -248,4 +248,4 @@ async def touch(connection: AsyncConnection, id: str) -> None:
 
 def _in_future(name: str, at: datetime | None) -> None:
     if at is not None and at <= datetime.now(UTC):
-        raise Invalid(f"{name} is a time that has passed.")
+        raise Invalid(f"{name} is in the past.")

@@ -92,7 +92,7 @@ def decode(blob: bytes) -> Contents:
     """Return the contents of a sidecar. Raises ValueError for any other object."""
     document = orjson.loads(blob)
     if not isinstance(document, dict) or document.get("sidecar") != _VERSION:
-        raise ValueError("the object is no sidecar of this version")
+        raise ValueError("the object is not a sidecar of this version")
     event = _bytes(document, "event")
     if event is None:
         raise ValueError("the sidecar holds no event")

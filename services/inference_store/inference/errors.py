@@ -83,7 +83,7 @@ class InvalidCursor(Invalid, title="The cursor does not belong to this query"):
     """The cursor was made for another query, or is damaged: ask without one."""
 
 
-class Unauthorized(StoreError, status=401, title="A key or token is needed"):
+class Unauthorized(StoreError, status=401, title="An API key or token is required"):
     """No key or token was sent, or it does not work: send `Authorization: Bearer <key>`."""
 
 
@@ -95,11 +95,11 @@ class ForeignRequest(Forbidden, title="The request is meant for another site, or
     """Another host is asked, or a page of another origin asks: the detail says what allows it."""
 
 
-class RangeNotSatisfiable(StoreError, status=416, title="There are no such bytes"):
+class RangeNotSatisfiable(StoreError, status=416, title="The requested range is not available"):
     """`Range` begins after the last byte; the size is in `Content-Range`."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"There are {size:,} bytes: ask for some of them.")
+        super().__init__(f"There are {size:,} bytes: request a range within them.")
         self.size = size
 
 
@@ -119,13 +119,11 @@ class HeadersTooLarge(StoreError, status=431, title="The headers are too large")
     """The request's line and headers are over the limit that the detail names."""
 
 
-class MethodNotAllowed(StoreError, status=405, title="The path does not take this method"):
+class MethodNotAllowed(StoreError, status=405, title="The path does not support this method"):
     """The path exists, and does not take this method: `Allow` names those it takes."""
 
 
-class NotAcceptable(
-    StoreError, status=406, title="The answer cannot be of the type that was asked for"
-):
+class NotAcceptable(StoreError, status=406, title="The requested media type is not available"):
     """`Accept` names nothing that the route can answer with: `errors` lists what it can."""
 
 
@@ -141,7 +139,7 @@ class Gone(StoreError, status=410, title="It has been deleted"):
     """It was here and has been deleted by policy or on request."""
 
 
-class Conflict(StoreError, status=409, title="The present state does not allow this"):
+class Conflict(StoreError, status=409, title="The current state does not allow this"):
     """Someone was faster, the name is not unique, or it is still in use; `errors` names the field,
     or the part of the path, and the remedy."""
 
@@ -171,7 +169,10 @@ class TooLarge(StoreError, status=413, title="The body is too large"):
 
 
 class NotKept(
-    StoreError, status=501, type="conformance-class-not-kept", title="This part of CQL2 is not kept"
+    StoreError,
+    status=501,
+    type="conformance-class-not-kept",
+    title="This part of CQL2 is not supported",
 ):
     """The filter needs a conformance class of CQL2 that is not kept; the detail names it."""
 
@@ -185,12 +186,12 @@ class Busy(StoreError, status=503, title="The store is busy"):
     `Retry-After`: it need not be changed."""
 
 
-class Unavailable(StoreError, status=503, title="A part of the store is away"):
+class Unavailable(StoreError, status=503, title="A part of the store is unavailable"):
     """A part the answer needs (the detail says which) is away; try again shortly."""
 
 
 class LedgerDiverged(
-    Unavailable, type="ledger-apart", title="The ledger in the bucket and Postgres are apart"
+    Unavailable, type="ledger-apart", title="The ledger in the bucket and Postgres disagree"
 ):
     """Postgres is an older backup, or the bucket another one: the detail says what to run."""
 

@@ -163,7 +163,7 @@ def check_id(text: str) -> str:
     """Return an id as it is. Raises ValueError, which says what an id may be."""
     if not is_id(text):
         raise ValueError(
-            f"an id has 1 to {MOST_CHARACTERS} characters, without NUL or half characters, and is"
+            f"an id has 1 to {MOST_CHARACTERS} characters, without NUL or lone surrogates, and is"
             " not `.` or `..`"
         )
     return text

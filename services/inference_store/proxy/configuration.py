@@ -168,7 +168,7 @@ class UpstreamEntry(_Entry):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.omi is not None and (self.url is not None or self.grpc is not None):
-            raise ValueError("omi stands in place of url and grpc: leave them out, or omi")
+            raise ValueError("omi replaces url and grpc: leave out either them or omi")
         if self.url is None and self.grpc is None and self.omi is None:
             raise ValueError("it has neither url nor grpc nor omi: give url, grpc or both, or omi")
         if (self.certificate_file is None) != (self.key_file is None):

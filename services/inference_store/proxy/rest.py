@@ -195,7 +195,7 @@ class ForwardedCall:
         if not exchange.path.startswith("/"):
             # After an address, anything but a path could lead to another host: `*@elsewhere` would.
             target = exchange.path[:80]
-            sentence = f"the request's target {target!r} is no path: it must begin with /"
+            sentence = f"the request's target {target!r} is not a path: it must begin with /"
             await self._refuse(400, sentence)
             return
         if isinstance(body, bytes) and len(body) > _LARGE:

@@ -330,10 +330,10 @@ def _select_matched(query: Query, wanted: Condition, uids: Sequence[UUID]) -> Se
 def describe_narrowing(sort: Sort) -> str:
     """Say what to do about a query that took too long."""
     if sort.order is None:
-        return "The query took too long: narrow received_at, or add a condition that fewer match."
+        return "The query took too long: narrow received_at, or add a more selective condition."
     return (
-        "Sorting took too long: narrow received_at, add a condition that fewer match, or sort by"
-        " received_at, which answers what it has found when time is over."
+        "Sorting took too long: narrow received_at, add a more selective condition, or sort by"
+        " received_at, which returns what it has found when the time is up."
     )
 
 
@@ -416,9 +416,7 @@ async def _find_position(
     here = ScanRange(model, LOWEST, HIGHEST).clip(uid, UUID(int=min(uid.int + 1, HIGHEST.int)))
     own = select(inference.c.uid).where(here.of(inference))
     if not await fetch(connection, own.where(test_unmarked(here, inference.c.uid)), deadline):
-        raise NotFound(
-            f"There is no inference {uid}, so that nobody knows where it stands in this order."
-        )
+        raise NotFound(f"There is no inference {uid}, so its place in this order is unknown.")
     rows = order.rows(here)
     value = select(rows.value.label("value")).where(*rows.where).limit(1)
     found = await fetch(connection, value, deadline)

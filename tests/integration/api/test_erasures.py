@@ -80,7 +80,7 @@ async def test_refuses_or_reports_what_nothing_has(api: Api) -> None:
     assert "person" in str(slip)
     nothing = await people.erase(api, {"subject": {"key": "person", "value": "nobody"}})
     assert (nothing["state"], nothing["inferences"]) == ("deleted", 0)
-    assert "Nothing that is stored matched" in nothing["message"]
+    assert "No stored inference matched" in nothing["message"]
     for body in ({}, {"filter": "n > 1", "inference_ids": ["i1"]}):
         refused = await api.ask(people.ERASURES, body, status=422)
         assert "exactly one of filter, inference_ids, subject" in str(refused), body

@@ -122,7 +122,7 @@ async def test_refusals(api: Api) -> None:
     hold = {"name": "a", "reason": "b", "model_id": "model", "filter": _RECENT}
     [fault] = (await api.ask("/v1/holds", hold, status=422))["errors"]
     assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 15)
-    assert "a relative time cannot stand here: a hold keeps the same" in fault["message"]
+    assert "a relative time is not allowed here: a hold keeps the same" in fault["message"]
     assert "`until`" in fault["message"]
     rules = [{"keep_inference": "P1D", "filter": filter} for filter in ("ok", _RECENT)]
     for method, more in (("PUT", ""), ("POST", "/preview")):

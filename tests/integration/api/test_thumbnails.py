@@ -75,7 +75,7 @@ async def test_a_batch(api: Api, uids: dict[str, str]) -> None:
     assert {line["data"] for line in others} == {None}
     problems = [(line["problem"]["status"], line["problem"]["detail"]) for line in others]
     assert problems == [
-        (422, "The input is no picture in JPEG, PNG, WebP, GIF or BMP."),
+        (422, "The input is not a JPEG, PNG, WebP, GIF or BMP picture."),
         (422, "The picture is damaged or cut off."),
         (422, "The picture has too many pixels."),
         (404, problems[3][1]),

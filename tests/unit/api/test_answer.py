@@ -262,7 +262,7 @@ def test_what_is_too_long_is_counted() -> None:
         texts = json.loads(value)
         shown = len(texts) - 1
         assert texts[:shown] == ["x" * size] * shown, size
-        assert texts[-1] == f"And {count - shown:,} more: a page of JSON has them all.", size
+        assert texts[-1] == f"And {count - shown:,} more: the JSON page lists them all.", size
 
 
 # Bodies are read exactly, ids in paths decoded once.

@@ -74,7 +74,7 @@ def test_what_cannot_be_meant_is_refused_with_an_example(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for command, sentence in (
-        ("doctor --deadline=0", "0 seconds are no time: write more than 0, such as 15"),
+        ("doctor --deadline=0", "it must be more than 0 seconds, such as 15"),
         ("ledger show --limit=-2", "'-2' is not 1 or more: write a whole number"),
         ("ledger show --limit=0", "'0' is not 1 or more: write a whole number"),
         ("ledger show --after=-5", "'-5' is not 0 or more: write a whole number"),
@@ -86,7 +86,7 @@ def test_what_cannot_be_meant_is_refused_with_an_example(
     for option in ("doctor --deadline", "migrate --wait-seconds"):
         for text in ("15s", "PT15S", "inf", "-1", ""):
             assert end_command(*f"{option}={text}".split(" ")) == 2, (option, text)
-            sentence = f"{text!r} is no number of seconds: write a plain number, such as 15"
+            sentence = f"{text!r} is not a number of seconds: write a plain number, such as 15"
             assert sentence in capsys.readouterr().err, option
 
 

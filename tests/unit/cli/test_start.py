@@ -44,21 +44,21 @@ def start_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 def test_it_ends_with_a_sentence(start_in_vain: Start) -> None:
-    driver = ": its driver is not here, asyncpg is: write postgresql://"
+    driver = ": asyncpg is the only driver: write postgresql://"
     parameter = ": it has a parameter beside application_name, options,"
     for setting, value, sentence in (
         ("KAFKA_SASL_PASSWORD", "hunter2", " is set, but"),
         ("POSTGRES_POOL_SIZE", "none", ": "),
         ("S3_SECRET_KEY_FILE", "/nowhere", ": /nowhere cannot"),
-        ("POSTGRES_DSN", "hunter2", ": it names no server"),
+        ("POSTGRES_DSN", "hunter2", ": it names no Postgres server"),
         ("POSTGRES_DSN", "mysql://u:hunter2@h/d", ": it names no"),
-        ("POSTGRES_DSN", "postgresql:///d", ": it names no server"),
+        ("POSTGRES_DSN", "postgresql:///d", ": it names no Postgres server"),
         ("POSTGRES_DSN", "postgresql://h:p", ": its host or port"),
         ("POSTGRES_DSN", "postgresql://[h/d", ": its host or port"),
         ("POSTGRES_DSN", "postgresql+psycopg2://u:hunter2@h/d", driver),
         ("POSTGRES_DSN", "postgresql://h/d?sslmode=often", ": its sslmode is not one of disable,"),
         ("POSTGRES_DSN", "postgresql://u:1?hunter2=x@h/d", parameter),
-        ("POSTGRES_READ_DSN", "replica", ": it names no server"),
+        ("POSTGRES_READ_DSN", "replica", ": it names no Postgres server"),
     ):
         output = start_in_vain(Both, {setting: value})
         assert output.startswith(f"INFERENCE_STORE_{setting}{sentence}"), value
@@ -88,8 +88,8 @@ def test_reports_all_mistakes_at_once(start_in_vain: Start) -> None:
         "There is no setting $S3_KMS_KEY_FILE. ",
         "There is no setting $POSTGRESS_TLS. ",
         "$LOG_LEVEL: Input should be 'debug', 'info', 'warning' or 'error'.",
-        "$OIDC_ROLES: it is no JSON (",
-        "$POSTGRES_DSN: it names no server",
+        "$OIDC_ROLES: it is not JSON (",
+        "$POSTGRES_DSN: it names no Postgres server",
         "$POSTGRES_POOL_SIZE: Input should be a valid integer",
         "$S3_SECRET_KEY_FILE: /nowhere cannot be read",
         "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID",

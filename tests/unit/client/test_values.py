@@ -407,7 +407,7 @@ def test_what_python_would_misread_is_refused(subtests: pytest.Subtests) -> None
         (lambda: len(meta.a), "count"),
         (lambda: [*meta.a], "iterate"),
         (lambda: meta.a == None, "is_null"),  # noqa: E711
-        (lambda: meta.a > math.inf, "no number"),
+        (lambda: meta.a > math.inf, "not a number"),
         (lambda: meta.a == object(), "cannot hold"),
         (lambda: meta.a.isin("abc"), r"isin\(\['abc'\]\)"),
         (lambda: field.received_at > datetime(2026, 11, 1), "time zone"),  # noqa: DTZ001

@@ -97,7 +97,7 @@ def parse_names(text: str) -> list[str]:
 def parse_size(text: str) -> int:
     """Return a number of at least 1."""
     if not (text.isdecimal() and text.isascii() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
 
 

@@ -30,7 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "erase": "Show what an erasure would take; with --yes, erase it.",
     "login": "Sign in at the issuer of the store.",
     "logout": "Forget the sign-in to the store.",
-    "completion": "Print a script by which your shell completes these commands.",
+    "completion": "Print a completion script for your shell.",
 }
 # The modules of commands that share one.
 _MODULES: Final = {

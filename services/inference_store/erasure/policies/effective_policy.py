@@ -175,7 +175,7 @@ def check_rules(rules: Sequence[tuple[str | None, bool]]) -> None:
         names |= {name} if name is not None else set()
         if not has_filter and number + 1 < len(rules):
             raise ValueError(
-                f"rules[{number}] has no filter, so it is of everything, and the rules after it"
+                f"rules[{number}] has no filter, so it applies to all, and the rules after it"
                 " could never apply: put it last, or give it a filter"
             )
 
@@ -184,7 +184,7 @@ def check_not_empty(rules: int, bounds: Bounds) -> None:
     """Raise ValueError for a policy that sets nothing at all."""
     values = (bounds.max_inferences, bounds.minimum_age)
     if not rules and all(value is None for value in values):
-        raise ValueError("a policy has a rule, a limit or a minimum age at least")
+        raise ValueError("a policy needs at least a rule, a limit or a minimum age")
 
 
 def is_never_longer(shorter: str, longer: str) -> bool:

@@ -76,9 +76,7 @@ def _check_key(key: str) -> str:
     if "\0" in key:
         raise ValueError("the storage key holds NUL")
     if not {".", ".."}.isdisjoint(key.split("/")):
-        raise ValueError(
-            "`.` and `..` are resolved away on the road: no client can ask for such a key"
-        )
+        raise ValueError("URL paths resolve `.` and `..`: no client can request such a key")
     return key
 
 
@@ -118,7 +116,7 @@ def _parse_any(text: str) -> datetime | None:
         raise ValueError(f"{text[:64]!r} is not an RFC 3339 time with an offset")
     date, time, fraction, offset = match.groups()
     if time.endswith("60"):
-        raise ValueError(f"{text[:64]!r} is a leap second, which no computer clock here can hold")
+        raise ValueError(f"{text[:64]!r} is a leap second, which is not supported")
     if date.startswith("0000"):
         return None
     spelled = f"{date}T{time}.{(fraction or '')[:6]:0<6}{offset or '+00:00'}"

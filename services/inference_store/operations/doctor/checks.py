@@ -72,7 +72,7 @@ def _describe_failure(cause: BaseException) -> Finding:
     message = f"{cause}"[:300]
     if "password" in message or "authentication" in message or "no pg_hba.conf entry" in message:
         return failed(
-            f"Postgres does not let us in: {message}",
+            f"Postgres rejects the login: {message}",
             "Check the user and password in INFERENCE_STORE_POSTGRES_DSN or"
             " INFERENCE_STORE_POSTGRES_PASSWORD, and pg_hba.conf.",
         )
@@ -90,7 +90,7 @@ def _check_version(version: int) -> Finding:
     if version < _OLDEST:
         return failed(seen, f"Upgrade it to {_OLDEST} or newer.")
     if version > _NEWEST:
-        return warning(seen, f"Not tried yet: versions {_OLDEST} to {_NEWEST} are.")
+        return warning(seen, f"Not tested yet: versions {_OLDEST} to {_NEWEST} are.")
     return ok(seen)
 
 
@@ -116,7 +116,7 @@ _ERRORS = {
         "Create it, or fix INFERENCE_STORE_S3_BUCKET and INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
     ),
     NO_NAME: (
-        "no bucket can have this name",
+        "this is not a valid bucket name",
         "Write the name alone, such as my-bucket, in INFERENCE_STORE_S3_BUCKET and"
         " INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
     ),
@@ -133,7 +133,10 @@ _ERRORS = {
         "the bucket is elsewhere",
         f"Check INFERENCE_STORE_S3_REGION and {_ENDPOINT}.",
     ),
-    NOT_S3: ("what answers is no S3 server, or stands before one", f"Check {_ENDPOINT}."),
+    NOT_S3: (
+        "what answers is not an S3 server, or is a proxy in front of one",
+        f"Check {_ENDPOINT}.",
+    ),
 }
 _UNKNOWN = ("the object store refuses", "Look the code up in the object store's manual.")
 
@@ -350,7 +353,7 @@ async def check_links(subject: Subject) -> list[Finding]:
     return [
         warning(
             f"a link works for {seconds} s, and a policy keeps inputs for"
-            f" {shortest.total_seconds():g} s: it will lead to nothing",
+            f" {shortest.total_seconds():g} s: the link would outlive the input",
             "Lower INFERENCE_STORE_PRESIGNED_URL_SECONDS.",
         )
     ]
@@ -400,7 +403,7 @@ def _judge_accounting(
     if current.open_partitions:
         yield failed(
             f"the books of {counted(current.open_partitions, 'partition')} do not close",
-            "This must never happen: report it as a defect, with GET /v1/accounting.",
+            "This should never happen: report it as a bug, with the answer of GET /v1/accounting.",
         )
     if producers.open:
         yield warning(

@@ -110,7 +110,7 @@ def send_event(settings: DoctorSettings, api: Server, *, seconds: float) -> Iter
     """Publish an event of three objects, and yield each step that succeeds."""
     inference_id = str(uuid4())
     _register(api)
-    yield f"the api at {api.address} answers, and lets us in"
+    yield f"the api at {api.address} answers and accepts the key"
     objects, now = _make_objects(inference_id), datetime.now(UTC)
     more: dict[str, Any] = {f"{name}_storage_key": key for name, (key, _) in objects.items()}
     event = encode(model_id=MODEL, inference_id=inference_id, received_at=now, **more, **_TASK_TYPE)
@@ -285,7 +285,7 @@ def _check_replicas(topic: TopicSettings) -> Iterator[Finding]:
         seen = f"{both}: an acknowledged event may be on one broker alone"
         yield warning(seen, "Set min.insync.replicas=2, and let producers use acks=all.")
     elif least == topic.replicas:
-        yield warning(f"{both}: one broker away stops producers", "Use one replica more.")
+        yield warning(f"{both}: the loss of one broker stops producers", "Use one replica more.")
     if topic.lagging:
         lagging = counted(topic.lagging, "partition lacks", "partitions lack")
         yield warning(f"{lagging} a replica in sync", "Look at the brokers.")
@@ -306,7 +306,7 @@ def _check_retention(topic: TopicSettings, settings: DoctorSettings) -> Iterator
         long = "for ever" if retention_ms < 0 else f"for {retention_ms / 1000:.0f} s"
         yield warning(
             f"the topic keeps events {long}, and an erased inference is remembered for"
-            f" {settings.tombstone_seconds:g} s: to read the topic again could bring it back",
+            f" {settings.tombstone_seconds:g} s: reading the topic again could bring it back",
             "Raise INFERENCE_STORE_TOMBSTONE_SECONDS above the topic's retention.ms.",
         )
 

@@ -214,7 +214,9 @@ def _read(setting: str, path: Path) -> str | Unreadable:
     except (OSError, UnicodeDecodeError) as exc:
         return Unreadable(f"{setting}: {path} cannot be read: {exc}")
     if len(text) > MOST_BYTES:
-        return Unreadable(f"{setting}: {path} is over {MOST_BYTES} bytes, which is no secret")
+        return Unreadable(
+            f"{setting}: {path} is over {MOST_BYTES} bytes, which is too long for a secret"
+        )
     secret = text.rstrip("\r\n")
     if not secret:
         return Unreadable(f"{setting}: {path} is empty")
@@ -355,9 +357,9 @@ def check_dsn(dsn: str) -> None:
     except ValueError:
         raise ValueError(f"its host or port cannot be read: write {_SPELLED}") from None
     if scheme.startswith("postgresql+") and scheme not in _SCHEMES:
-        raise ValueError(f"its driver is not here, asyncpg is: write {_SPELLED}")
+        raise ValueError(f"asyncpg is the only driver: write {_SPELLED}")
     if scheme not in _SCHEMES or not host:
-        raise ValueError(f"it names no server of Postgres: write {_SPELLED}")
+        raise ValueError(f"it names no Postgres server: write {_SPELLED}")
     for name, value in parse_qsl(parts.query):
         if name not in _PARAMETERS:
             raise ValueError(f"it has a parameter beside {', '.join(sorted(_PARAMETERS))}")

@@ -74,7 +74,7 @@ def _parsed(roles: Any) -> Any:
         return json.loads(roles) if isinstance(roles, str) else roles
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"it is no JSON ({error.msg} at character {error.pos + 1}): write"
+            f"it is not JSON ({error.msg} at character {error.pos + 1}): write"
             ' {"ops": [{"role": "owner"}]}'
         ) from None
 

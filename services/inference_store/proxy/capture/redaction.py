@@ -124,7 +124,7 @@ def parse_path(path: str) -> Steps:
     while at < len(path):
         match = _STEP.match(path, at)
         if match is None:
-            raise ValueError(f"{path!r} is no path: character {at} cannot be read")
+            raise ValueError(f"{path!r} is not a path: character {at} cannot be read")
         quoted, name, elements, _ = match.groups()
         if quoted is not None:
             steps.append(re.sub(r"\\(.)", r"\1", quoted))

@@ -321,7 +321,7 @@ class Aggregation(Body):
         names = [*(item.name for item in self.group_by), *(item.name for item in self.measures)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"{twice[0]!r} is there twice: call one of them otherwise (`as`)")
+            raise ValueError(f"{twice[0]!r} appears twice: rename one of them with `as`")
         if self.order is not None and self.order.removeprefix("-") not in names:
             raise UnknownName("order: there is no", self.order.removeprefix("-"), names)
         return self

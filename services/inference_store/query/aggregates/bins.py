@@ -210,7 +210,7 @@ def width_of(text: str) -> Width:
     number, letter = (match[1], match[2]) if match[1] else (match[3][1:], f"T{match[4]}")
     unit = _OF_ISO[letter]
     if not 0 < int(number) * unit.least.total_seconds() <= _MOST.total_seconds():
-        raise ValueError("a span of time is longer than nothing, and not over a hundred years")
+        raise ValueError("a time span must be longer than zero and at most a hundred years")
     return Width(int(number) * unit.count, unit.unit)
 
 

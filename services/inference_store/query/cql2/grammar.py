@@ -122,7 +122,7 @@ class Build(Transformer[Token, Node]):
         if isinstance(of, Scalar) and isinstance(of.value, Decimal):
             return Scalar(of.value.copy_negate() if sign == "-" else of.value, at)
         if sign == "+":
-            raise Refusal("a + stands before a number, or between two", at)
+            raise Refusal("a + goes before a number or between two", at)
         return Operation("*", (Scalar(Decimal(-1), at), of), at)
 
     def group(self, parts: list[Part]) -> Group:

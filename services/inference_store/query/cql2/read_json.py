@@ -94,8 +94,8 @@ class _Reading:
             case dict():
                 return self._object(value, at, level)
             case None:
-                raise Refusal("null is no value here; what is missing is found by isNull", at)
-        raise Refusal("this is no part of a filter", at)
+                raise Refusal("null is not a value here; use isNull to find what is missing", at)
+        raise Refusal("this is not part of a filter", at)
 
     def _object(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         if isinstance(value, RepeatedNames):

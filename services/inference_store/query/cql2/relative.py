@@ -57,7 +57,7 @@ def resolve(root: Node, clock: Clock) -> Node:
     if relative is None:
         return root
     if clock.at is None:
-        raise Refusal(f"a relative time cannot stand here: {clock.instead}", relative.at)
+        raise Refusal(f"a relative time is not allowed here: {clock.instead}", relative.at)
     measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
     return _with_instants(root, clock.at)
 
@@ -86,7 +86,7 @@ def _with_instants(node: Node, now: datetime) -> Node:
     if isinstance(part, datetime):
         return Instant(part, node.at, to_text(node))
     if part is not None:
-        message = f"a duration is no time: move a time by it, as in {_HOUR_AGO}"
+        message = f"a duration is not a time: move a time by it, as in {_HOUR_AGO}"
         raise Refusal(message, node.at)
     return change_inside(node, lambda inner: _with_instants(inner, now))
 

@@ -239,7 +239,7 @@ def error_of(refused: Refusal, source: str | None) -> StoreError:
             f"{refused.message}; it belongs to the conformance class {missing_class.title}"
             f" ({missing_class.uri})"
         )
-        return NotKept(f"{detail}, which is not kept here.", faults=faults)
+        return NotKept(f"{detail}, which is not supported.", faults=faults)
     detail = f"{where(refused.at, source)}: {refused.message}{hint or '.'}"
     if refused.error is not None:
         return refused.error(detail, faults=faults)

@@ -174,7 +174,7 @@ def _a(kind: str) -> str:
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
 _NAME: Final = re.compile(rf"{_WORD}+")
 _A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
-_IN_QUOTES: Final = "a name stands in double quotes"
+_IN_QUOTES: Final = "write the name in double quotes"
 # Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
 # them. The first that matches counts; each may begin a little before the place.
 _SLIPS: Final = tuple(
@@ -186,9 +186,9 @@ _SLIPS: Final = tuple(
         (r"\|\|?", "conditions are joined by OR", "OR"),
         (r"!", "a condition is negated by NOT", "NOT"),
         (r"\bilike\b", "CASEI compares without case", "CASEI(name) LIKE CASEI('pattern%')"),
-        (r"=\s*null\b", "a missing value is found by IS NULL", "IS NULL"),
-        (r"<>\s*null\b", "a missing value is found by IS NULL", "IS NOT NULL"),
-        (r"\bcontains\b", "a part of a text is found by LIKE", "LIKE '%part%'"),
+        (r"=\s*null\b", "use IS NULL to find a missing value", "IS NULL"),
+        (r"<>\s*null\b", "use IS NULL to find a missing value", "IS NOT NULL"),
+        (r"\bcontains\b", "use LIKE to find a part of a text", "LIKE '%part%'"),
         (r"`([^`\s]*)`?", _IN_QUOTES, r'"\1"'),
         (r"\b(metadata\.)\"([^\"]+)\"", _IN_QUOTES, r'"\1\2"'),
         (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", _IN_QUOTES, r'"metadata.\1"'),
@@ -280,4 +280,4 @@ def _name_at(source: str, offset: int) -> tuple[str, str] | None:
         return None
     if re.search(r"[^\W\d]", match[0]) is None:
         return None
-    return "a name with other characters stands in double quotes", quoted(match[0])
+    return "write a name with other characters in double quotes", quoted(match[0])

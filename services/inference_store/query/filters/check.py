@@ -164,7 +164,7 @@ def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
 
 def _refuse_order(node: Operation, kind: Kind) -> None:
     if kind == "bool":
-        raise impossible(node, "truth values have no order, they are = or <>")
+        raise impossible(node, "booleans have no order: compare them with = or <>")
 
 
 def _between(node: Operation, checking: FilterCheck) -> Predicate:
@@ -176,7 +176,7 @@ def _between(node: Operation, checking: FilterCheck) -> Predicate:
     # nothing lies between bounds in the wrong order: SQL allows it, and so do we
     if isinstance(low, Constant) and isinstance(high, Constant) and low.value > high.value:  # type: ignore[operator]
         bounds = " AND ".join(shortened(str(bound.value)) for bound in (low, high))
-        checking.warn(f"Nothing is BETWEEN {bounds}: the lower bound stands first.")
+        checking.warn(f"Nothing is BETWEEN {bounds}: the lower bound comes first.")
     return between
 
 
@@ -212,7 +212,7 @@ def _refuse_long(node: Operation, of: Node, items: Listed) -> None:
     calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
     most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
     if calculated > most:
-        message = f"at most {most} names or calculations can stand in the list of this IN"
+        message = f"at most {most} names or calculations are allowed in the list of this IN"
         raise meaningless(node, message)
 
 
@@ -340,7 +340,7 @@ def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value
     if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
         return
     if op in _AT_MOST and (bound.value < 0 or (op == "<" and bound.value == 0)):
-        raise impossible(nodes[index], "a distance is 0 metres or more: no inference is so near")
+        raise impossible(nodes[index], "a distance cannot be negative")
 
 
 def _no_hash(text: str) -> tuple[str, Sequence[str]]:
@@ -348,7 +348,7 @@ def _no_hash(text: str) -> tuple[str, Sequence[str]]:
     why = f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
     message = f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {why}"
     if text and len(text) < 64 and digits:
-        message += f"; what begins so is found by LIKE '{text}%'"
+        message += f"; to find a prefix, use LIKE '{text}%'"
     return message, ()
 
 
@@ -361,7 +361,7 @@ def _uid(text: str) -> str | None:
 
 def _no_uid(text: str) -> tuple[str, Sequence[str]]:
     message = (
-        f"{shortened(text)} is no uid, which is a UUID such as"
+        f"{shortened(text)} is not a uid, which is a UUID such as"
         " 019ac3f2-7c00-8123-9abc-0123456789ab; a client's own id is found by inference_id"
     )
     return message, ("inference_id",)

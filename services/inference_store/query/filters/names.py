@@ -186,8 +186,8 @@ class FilterCheck:
         """Count the condition within as evaluated twice: if it is true, and if it is false."""
         if self.twice == MOST_TWICE:
             message = (
-                "conditions that are compared, or asked whether they are NULL, stand inside each "
-                f"other at most {MOST_TWICE} deep: split the filter"
+                "conditions that are compared or tested for NULL can be nested at most"
+                f" {MOST_TWICE} deep: split the filter"
             )
             raise meaningless(node, message)
         self.twice += 1

@@ -227,7 +227,7 @@ def _possible_name(node: Named, checking: FilterCheck) -> frozenset[Kind]:
     if isinstance(resolved, KnownKey):
         return resolved.kinds
     if resolved.kind == "location":
-        message = "a location is no value to compare: ask by S_INTERSECTS(location, …)"
+        message = "a location cannot be compared: use S_INTERSECTS(location, …)"
         raise meaningless(node, message)
     return frozenset[Kind]({resolved.kind})
 
@@ -294,10 +294,12 @@ def refuse_many(node: Node, values: Sequence[Value]) -> None:
     """Raise InvalidFilter for too many combinations of values."""
     leaves = [leaf for value in values for leaf in names_within(value)]
     if sum(map(typed.is_many, leaves)) > MOST_MANY:
-        message = f"at most {MOST_MANY} names with several values can stand in one comparison"
+        message = f"at most {MOST_MANY} names with several values are allowed in one comparison"
         raise meaningless(node, message)
     if len(set(leaves)) > MOST_NAMES:
-        raise meaningless(node, f"at most {MOST_NAMES} different names can stand in one comparison")
+        raise meaningless(
+            node, f"at most {MOST_NAMES} different names are allowed in one comparison"
+        )
 
 
 def names_within(of: Value) -> Iterator[Value]:
@@ -431,9 +433,9 @@ def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey])
     if isinstance(odd, Scalar) and isinstance(odd.value, str):
         return _text_hint(odd.value, expected)
     if isinstance(odd, Scalar) and isinstance(odd.value, Decimal) and expected == {"string"}:
-        return f"; a text stands in single quotes: '{odd.value}'"
+        return f"; write a text in single quotes: '{odd.value}'"
     if isinstance(odd, Instant) and expected == {"string"}:
-        return f"; a text stands in single quotes: '{odd.value.isoformat()}'"
+        return f"; write a text in single quotes: '{odd.value.isoformat()}'"
     return ""
 
 
@@ -441,7 +443,7 @@ def _text_hint(text: str, expected: frozenset[Kind]) -> str:
     if "number" in expected and is_number(text):
         return f"; a number stands without quotes: {text}"
     if "bool" in expected and text.lower() in ("true", "false"):
-        return f"; a truth value stands without quotes: {text.upper()}"
+        return f"; write a boolean without quotes: {text.upper()}"
     parse = METADATA_TYPES["timestamp"].parse
     instant = parse(text, MetadataCaps())[0] if "timestamp" in expected else None
     if isinstance(instant, datetime):

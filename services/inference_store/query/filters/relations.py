@@ -217,14 +217,14 @@ def _item(item: Node, checking: FilterCheck) -> Element:
             raise mismatch([item], [frozenset()], checking)
         element = (operands.value(item, kind, checking),)
     if any(is_many(leaf) for value in element for leaf in operands.names_within(value)):
-        message = "a name of several values is an array itself: it stands without brackets"
+        message = "a name of several values is already an array: write it without brackets"
         raise meaningless(item, message)
     return element
 
 
 def _refuse_long(node: Node, side: Sequence[Element]) -> None:
     if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
-        message = f"at most {MOST_CALCULATED} names or calculations can stand in two arrays"
+        message = f"at most {MOST_CALCULATED} names or calculations are allowed in two arrays"
         raise meaningless(node, message)
 
 
@@ -301,7 +301,7 @@ def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCh
     checking.hold(left_size * right_size, node)
     if op == "s_within":
         if areas:
-            message = "S_WITHIN of an area that is written out is not kept"
+            message = "S_WITHIN with a literal area is not supported"
             raise Refusal(message, left.at, conformance=OPERATIONS[op].conformance)
         return Fixed(points_within(points, other_areas, other_points))
     meet = geometries_meet(areas, points, other_areas, other_points)

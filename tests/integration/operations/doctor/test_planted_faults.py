@@ -317,7 +317,7 @@ def test_names_a_wrong_password(patient: Patient, secured_postgres: SecuredPostg
     netloc = f"{right.username}:{SECRETS[1]}@{right.hostname}:{right.port}"
     examination = patient.examine(POSTGRES_DSN=right._replace(netloc=netloc).geturl())
     (finding,) = examination.find_check("postgres")["findings"]
-    assert "does not let us in" in finding["seen"]
+    assert "rejects the login" in finding["seen"]
     assert "INFERENCE_STORE_POSTGRES_PASSWORD" in finding["remedy"]
 
 

@@ -75,7 +75,7 @@ def test_a_change_needs_our_header(subtests: pytest.Subtests) -> None:
         with subtests.test(method), pytest.raises(Unauthorized, match=HEADER):
             find_session_id(make_request(method, **_OWN))
     for value in ("", "0", "true"):
-        with subtests.test(value), pytest.raises(Unauthorized, match="without the header"):
+        with subtests.test(value), pytest.raises(Unauthorized, match="changes need the header"):
             find_session_id(make_request("POST", **_OWN, **{HEADER: value}))
 
 

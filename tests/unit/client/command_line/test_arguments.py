@@ -92,9 +92,9 @@ def test_what_is_called_wrongly_is_refused(
 ) -> None:
     cases: list[tuple[list[str], str]] = [
         (["query"], "required: model"),
-        (["query", "m", "--since", "yesterday"], "'yesterday' is no time: write 2026-11-01"),
-        (["query", "m", "--since", "999999w"], "is no time"),
-        (["query", "m", "--limit", "0"], "'0' is no number of at least 1"),
+        (["query", "m", "--since", "yesterday"], "'yesterday' is not a time: write 2026-11-01"),
+        (["query", "m", "--since", "999999w"], "is not a time"),
+        (["query", "m", "--limit", "0"], "'0' is not a number of at least 1"),
         (["query", "m", "--columns", ","], "it names no column"),
         (["query", "m", "--format", "xml"], "invalid choice: 'xml'"),
         (["aggregate", "m", "{function"], "'{function' is no JSON"),

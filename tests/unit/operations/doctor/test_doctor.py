@@ -147,12 +147,12 @@ def test_names_what_answers_and_a_bucket_as_s3_would() -> None:
         page = Response(404, body, "text/html")
         with serve_http(lambda _, page=page: page) as endpoint:  # type: ignore[misc]
             finding = check_with(s3_endpoint=endpoint)
-        assert "what answers is no S3 server" in finding.seen, body
+        assert "what answers is not an S3 server" in finding.seen, body
         assert "INFERENCE_STORE_S3_ENDPOINT" in finding.remedy, body
     for name in ("s3://there", "a/b", "Bad_Bucket!", "ab", "10.0.0.1"):
         refused = check_with(s3_endpoint="http://127.0.0.1:1", s3_bucket=name)
         assert refused.state is State.FAILED, name
-        sentence = f"{name}: no bucket can have this name (InvalidBucketName"
+        sentence = f"{name}: this is not a valid bucket name (InvalidBucketName"
         assert refused.seen.startswith(sentence)
         assert "INFERENCE_STORE_S3_BUCKET" in refused.remedy, name
 

@@ -45,7 +45,7 @@ def test_names_the_path_of_a_mistake() -> None:
     like = {"op": "like", "args": ["a", {"property": "b"}]}
     point = {"type": "Point", "coordinates": [[1]]}
     cases: list[tuple[object, str, str]] = [
-        (None, "filter", "null is no value here"),
+        (None, "filter", "null is not a value here"),
         (5, "filter", "a filter is a condition, and this is a number"),
         ([], "filter", "a filter is a condition, and this is an array"),
         ({}, "filter", "an object here has one of op, property"),
@@ -58,7 +58,7 @@ def test_names_the_path_of_a_mistake() -> None:
         ({"op": "and", "args": [True]}, "filter", "AND takes two or more arguments, not 1"),
         ({"op": "and", "args": [True, 1]}, "filter.args[1]", "AND takes a condition here"),
         ({"op": "not", "args": [True], "x": 1}, "filter", "nothing is known of 'x' here"),
-        (make_equality(None), "filter.args[1]", "null is no value here"),
+        (make_equality(None), "filter.args[1]", "null is not a value here"),
         (make_equality(float("nan")), "filter.args[1]", "not a decimal number"),
         (make_equality({"date": "x"}), "filter.args[1]", "a date is written 2026-11-01"),
         (make_equality({"date": 1}), "filter.args[1].date", "`date` is a text"),

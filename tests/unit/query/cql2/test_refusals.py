@@ -87,7 +87,7 @@ def test_explains_unreadable_filters() -> None:
         ("a AND 1", "AND takes a condition here, and this is a number"),
         ("a + 'x' = 1", "+ takes a number here, and this is a text"),
         ("-'x' = 1", "* takes a number here, and this is a text"),
-        ("+a = 1", "a + stands before a number"),
+        ("+a = 1", "a + goes before a number"),
         ("a LIKE b", "LIKE takes a pattern"),
         ("a LIKE 5", "LIKE takes a pattern"),
         ("5 LIKE 'x'", "LIKE takes a text here, and this is a number"),
@@ -185,7 +185,7 @@ def test_answers_501_with_the_class_that_is_not_supported() -> None:
     assert caught.value.status == 501
     assert caught.value.detail == (
         "S_CROSSES is not kept; it belongs to the conformance class Spatial Functions "
-        "(http://www.opengis.net/spec/cql2/1.0/conf/spatial-functions), which is not kept here."
+        "(http://www.opengis.net/spec/cql2/1.0/conf/spatial-functions), which is not supported."
     )
     assert "line 1, column 7" in caught.value.faults[0].message
 

@@ -239,21 +239,21 @@ def test_rejects_values_that_match_nothing() -> None:
         (f"data_hash <> '{_HASH}0'", "64 hexadecimal digits"),
         (f"'{'g' * 64}' = data_hash", "64 hexadecimal digits"),
         (f"data_hash IN ('{_HASH}', 'hallway')", "'hallway'"),
-        ("uid = 'xyz'", "'xyz' is no uid"),
+        ("uid = 'xyz'", "'xyz' is not a uid"),
         ("uid = 'xyz'", "inference_id"),
-        ("inference.uid <> ''", "no uid"),
-        ("uid IN ('frame-003')", "'frame-003' is no uid"),
+        ("inference.uid <> ''", "not a uid"),
+        ("uid IN ('frame-003')", "'frame-003' is not a uid"),
         ("task_type = 'object_detectoin'", "the nearest are object_detection"),
         ("task_type <> 'segments of the whole'", "known are"),
         ("task_type IN ('tabular', 'detect')", "there is no task type 'detect'"),
         ("distance(location, POINT(52.5 113.4)) < 1", "may be swapped"),
         ("S_INTERSECTS(location, POINT(52.5 113.4))", "may be swapped"),
-        ("distance(location, POINT(13.4 52.5)) < -5", "a distance is 0 metres or more"),
-        ("distance(location, POINT(13.4 52.5)) < 0", "a distance is 0 metres or more"),
-        ("distance(location, POINT(13.4 52.5)) = -5", "a distance is 0 metres or more"),
-        ("NOT -5 >= distance(location, POINT(13.4 52.5))", "a distance is 0 metres or more"),
-        ("distance(location, POINT(13.4 52.5)) BETWEEN -9 AND -5", "a distance is 0 metres"),
-        ("-5 BETWEEN distance(location, POINT(13.4 52.5)) AND 9", "a distance is 0 metres"),
+        ("distance(location, POINT(13.4 52.5)) < -5", "a distance cannot be negative"),
+        ("distance(location, POINT(13.4 52.5)) < 0", "a distance cannot be negative"),
+        ("distance(location, POINT(13.4 52.5)) = -5", "a distance cannot be negative"),
+        ("NOT -5 >= distance(location, POINT(13.4 52.5))", "a distance cannot be negative"),
+        ("distance(location, POINT(13.4 52.5)) BETWEEN -9 AND -5", "a distance cannot be negative"),
+        ("-5 BETWEEN distance(location, POINT(13.4 52.5)) AND 9", "a distance cannot be negative"),
     ]:
         assert message in find_refusal(text, Invalid).detail, text
 
@@ -295,7 +295,7 @@ def test_a_long_text_is_shown_as_far_as_it_is_read() -> None:
 
 def test_gives_the_path_of_a_mistake_in_json() -> None:
     node = parse_json({"op": "=", "args": [{"property": "uid"}, "xyz"]})
-    with pytest.raises(ImpossibleComparison, match="'xyz' is no uid") as caught:
+    with pytest.raises(ImpossibleComparison, match="'xyz' is not a uid") as caught:
         check(node, KnownKeys())
     assert caught.value.faults[0].path == "filter.args[1]"
 
@@ -356,7 +356,7 @@ def test_bounds_the_wrong_way_round_are_warned_of() -> None:
         "prediction(score BETWEEN 0.9 AND 0.3)",
     ]:
         [warning] = check_filter(text).warnings
-        sentence = r"Nothing is BETWEEN '.*' AND '.*': the lower bound stands first\."
+        sentence = r"Nothing is BETWEEN '.*' AND '.*': the lower bound comes first\."
         assert re.fullmatch(sentence, warning), text
 
 
