@@ -369,7 +369,8 @@ def format_json(
 ) -> str:
     """Format the report for programs, with only the first findings."""
     more = {} if estimate is None else {"would_erase": estimate.model_dump()}
-    return _dump({**reconciliation.model_dump(), "findings": findings, **more})
+    shown = [finding._asdict() for finding in findings]
+    return _dump({**reconciliation.model_dump(), "findings": shown, **more})
 
 
 def _format_counts(counts: Mapping[str, int]) -> str:

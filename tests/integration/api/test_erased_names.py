@@ -399,7 +399,7 @@ async def test_redacts_released_holds_and_keeps_them(api: Api) -> None:
     assert (bob["name"], bob["filter"]) == ("annual", "metadata.person = 'bob'")
     assert bob["release_reason"].startswith("erased:")
     refused = await api.read(f"/v1/holds/{of_ann}/held", status=409)
-    assert "an erasure took its filter" in str(refused)
+    assert "an erasure removed its filter" in str(refused)
 
 
 @pytest.mark.usefixtures("signing")

@@ -152,5 +152,5 @@ async def test_what_cannot_be_given_up_does_not_stop_the_service(api: Api) -> No
     before = failures._value.get()
     erasure = await give_up_what_a_hold_keeps(api)
     assert (erasure["state"], failures._value.get()) == ("failed", before + 1), erasure
-    assert "not registered" in erasure["error"]
+    assert "no longer registered" in erasure["error"]
     assert await list_erased(api) == set()

@@ -99,7 +99,7 @@ async def test_rejects_invalid_holds_and_gives_back_the_declared_types(api: Api)
         ("exactly one of", {"filter": None}),
         ("exactly one of", {"inference_ids": ["a"]}),
         ("types", by_id | {"types": {"camera": "string"}}),
-        ("has passed", {"until": "2020-01-01T00:00:00Z"}),
+        ("is in the past", {"until": "2020-01-01T00:00:00Z"}),
         ("project_id", {"filter": "project_id = 'p'"}),
         ("impossible-comparison", {"filter": "camera > 3"}),
         ("invalid-filter", {"filter": "camera >"}),

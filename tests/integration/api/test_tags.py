@@ -99,7 +99,7 @@ async def test_refuses_what_would_lose_something(api: Api) -> None:
     [fault] = (await tag(api, status=422, add=["x", " wet"], inference_ids=["i3"]))["errors"]
     assert (fault["path"], "write 'wet'" in fault["message"]) == ("add[1]", True)
     [refused] = (await tag(api, add=["x"], inference_ids=["i1", "i2"]))["refused"]
-    assert "no array of texts" in refused["detail"]
+    assert "not an array of strings" in refused["detail"]
     assert await read_tags(api, "i1") == [1, 2]
     await place_hold(api, "tags = 'x'")
     [held] = (await tag(api, remove=["x"], add=["y"], inference_ids=["i2"]))["refused"]

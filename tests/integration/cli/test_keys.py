@@ -108,7 +108,7 @@ def test_rejects_invalid_arguments(keys: Keys) -> None:
         ("create", "--name", "x", "--everything"): "--role or --rights",
         ("create", "--name", "x", "--rights", "reed", "--everything"): "no right reed",
         (*reader, "--expires", "soon"): "P90D",
-        (*reader, "--expires", "2020-01-01"): "has passed",
+        (*reader, "--expires", "2020-01-01"): "is in the past",
         ("rotate", "nobody"): "no key 'nobody'",
         ("revoke", "nobody"): "no key 'nobody'",
     }.items():
