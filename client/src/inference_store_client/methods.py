@@ -185,7 +185,7 @@ class InferenceMethods(InferenceFields, Asking):
         items = [{"key": "note", "type": "string", "value": text}]
         body = {"remove": ["note"]} if text is None else {"metadata": items}
         path = reading.inference_path(self, "metadata")
-        request = make_request("POST", path, body=body, is_read=True)
+        request = make_request("POST", path, body=body)
         await reading.request_any(self._transport, request)
 
 

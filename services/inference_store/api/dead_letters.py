@@ -221,9 +221,10 @@ async def _settle(
     detail: dict[str, Any] = {kind.replace(" ", "_"): id}
     if reason is None:
         event = await unsettled.retry_one(connection, id, kind)
+        detail |= {"retried": 1} if kind == "parked event" else {}
     else:
         event = await unsettled.discard(connection, id, kind, reason)
-        detail["reason"] = reason
+        detail |= {"reason": reason, "dead_letter": event.id}
     action = _ACTIONS[kind][reason is not None]
     await access.note(connection, action, await _find_model(connection, event), **detail)
     return event

@@ -239,6 +239,12 @@ class ThumbnailMaker:
         assert key is not None, "the index has said that there is one"
         try:
             storage_key = parse_stored(key)
+            if _find_media_type(inference).startswith(_TEXT):
+                stream, begin = await self._blobs.stream(storage_key), b""
+                async for piece in stream.pieces:
+                    if len(begin := begin + piece) >= _MOST_TEXT_BYTES:
+                        break
+                return begin
             return await asyncio.to_thread(self._blobs.get, storage_key, limit=MOST_INPUT_BYTES)
         except BlobMissing:
             return NotFound(f"The object {key} is not in the bucket.")
@@ -251,9 +257,9 @@ def _find_refusal(inference: Inference) -> StoreError | None:
         return Gone("The data of this inference has been deleted.")
     if get_storage_key(inference, "data") is None:
         return NotFound("The inference has no data.")
-    if (inference.row["data_size"] or 0) > MOST_INPUT_BYTES:
-        return NoThumbnail(_TOO_LARGE)
     media_type = _find_media_type(inference)
+    if (inference.row["data_size"] or 0) > MOST_INPUT_BYTES and not media_type.startswith(_TEXT):
+        return NoThumbnail(_TOO_LARGE)
     if media_type.startswith(_NEITHER):
         return NoThumbnail(f"The input has the media type {media_type[:100]!r}.")
     return None

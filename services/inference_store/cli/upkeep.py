@@ -191,7 +191,8 @@ def add_reconcile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_reconcile(arguments: argparse.Namespace) -> int:
-    """Compare and report; return 0 (all well), 1 (something was found) or 2 (it failed)."""
+    """Compare and report; return 0 (all well), 1 (something was found), 2 (it failed). Exits with 3
+    if Postgres or the object store is unavailable."""
     if arguments.report is not None and (arguments.repair != "erase" or arguments.model):
         print("--report goes with --repair erase, and without --model.", file=sys.stderr)
         return 2

@@ -85,7 +85,7 @@ async def describe_entry(
     query = select(registration.c.model_id).where(registration.c.model == model)
     name = await connection.scalar(query)
     if name is None:
-        raise Conflict("A model of the erasure is no longer registered.")
+        raise Conflict("A model of the erasure is no longer registered.", at="model_ids")
     return {
         "erasure": str(source_erasure.id),
         "cause": source_erasure.cause,

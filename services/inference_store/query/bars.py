@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from operator import add
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -76,19 +77,21 @@ async def count_in_bars(
             uncounted += _add_stored(stored[span], span, part, starts, tallies)
         else:
             uncounted.append(part)
-    steps = [(bar, step) for bar, ends in enumerate(pairwise(starts)) for step in _divide(*ends)]
+    steps = [(bar, *step) for bar, ends in enumerate(pairwise(starts)) for step in _divide(*ends)]
     for run in split_unbroken(uncounted):
         here = span_around(run)
-        parts = [here.clip(*ends) for _, ends in steps]
-        statement = _select_counts(here, parts, marks=query.marks)
+        parts = [(bar, here.clip(lo, hi)) for bar, lo, hi in steps if lo < here.hi and hi > here.lo]
+        statement = _select_counts(here, [part for _, part in parts], marks=query.marks)
         for n, *counts in await fetch(connection, statement, deadline, what="count by time"):
-            tallies.append(Tally(steps[n][0], parts[n].lo, parts[n].hi, *counts))
+            bar, part = parts[n]
+            tallies.append(Tally(bar, part.lo, part.hi, *counts))
     return sorted(tallies)
 
 
 def _divide(since: datetime, until: datetime) -> Iterator[tuple[UUID, UUID]]:
     step = (until - since) / _PARTS
-    return pairwise(map(uid_floor, [*(since + n * step for n in range(_PARTS)), until]))
+    ends = (min(since + n * step, until) for n in range(_PARTS))  # a step is rounded
+    return pairwise(map(uid_floor, [*ends, until]))
 
 
 def _select_counts(
@@ -143,11 +146,18 @@ def _add_stored(
     if end <= first or any(begin % grain for begin in begins if lo < begin < hi):
         yield part
         return
+    # as many parts as are counted elsewhere, however many grains there are
+    parts: dict[tuple[int, int], list[int]] = {}
     for number, counts in stored["bars"].items():
         if first <= (n := int(number)) < end:
-            bar = bisect_right(begins, max(n * grain, least)) - 1
-            here = span.clip(_floor(n * grain), _floor((n + 1) * grain))
-            tallies.append(Tally(bar, here.lo, here.hi, *counts))
+            at = max(n * grain, least)
+            bar = bisect_right(begins, at) - 1
+            step = int((at - begins[bar]) * _PARTS // (begins[bar + 1] - begins[bar]))
+            low, high, *sums = parts.get((bar, step), (n, n, 0, 0, 0))
+            parts[bar, step] = [min(low, n), max(high, n), *map(add, sums, counts)]
+    for (bar, _), (low, high, *sums) in parts.items():
+        here = span.clip(_floor(low * grain), _floor((high + 1) * grain))
+        tallies.append(Tally(bar, here.lo, here.hi, *sums))
     inner = [_floor(n * grain) for n in (first, end)]
     rest = (part.clip(LOWEST, inner[0]), part.clip(inner[1], HIGHEST))
     yield from (piece for piece in rest if not piece.empty)

@@ -482,7 +482,7 @@ async def test_the_key_of_the_settings_vouches_for_nothing_if_others_are_trusted
         other.stdout
     )
     mistyped = say("verify", "--trust", "00")
-    assert (mistyped.returncode, "'00' is no id of a key" in mistyped.stderr) == (2, True)
+    assert (mistyped.returncode, "'00' is not a key id" in mistyped.stderr) == (2, True)
 
 
 async def test_finds_returned_inferences_and_proves_entries(
