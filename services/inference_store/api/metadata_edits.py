@@ -353,8 +353,7 @@ async def change_metadata(
         uid, *others = await lookup.find_by_id(connection, model, inference_id, most=2)
     if others:
         raise Conflict(
-            f"Several inferences have the id {inference_id!r}: name one by `uid:`, as"
-            f" in uid:{uid}."
+            f"Several inferences have the id {inference_id!r}: name one by `uid:`, as in uid:{uid}."
         )
     wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)
     inference = await apply(access, registration, uid, wanted, make_dictionary(access))

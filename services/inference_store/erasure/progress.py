@@ -371,7 +371,8 @@ async def finish_erasure(
 async def fail_erasure(connection: AsyncConnection, id: UUID, error: str) -> None:
     """Record why an erasure could not go on: it is tried again with the next run."""
     values = {"error": error[:_ERROR_CHARACTERS], "retry_at": keep_future_retry()}
-    await _change(connection, id, "failed", values)
+    # it has not begun, if its first search failed
+    await _change(connection, id, "failed", values | {"begun_at": erasure.c.begun_at})
 
 
 async def find_state(connection: AsyncConnection, id: UUID) -> State | None:

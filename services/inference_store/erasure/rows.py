@@ -271,16 +271,15 @@ async def list_models(
     """Return the models that have inferences, or rows of any of these tables, in a span: one index
     lookup each."""
     models = await registrations.every_model(connection)
-    # Each query names its model, so that it goes to the one shard that may have it.
-    looks = [
-        select(table.c.model).where(table.c.model == model, _within_span(table, span)).limit(1)
-        for table in tables
-        for model in models
-    ]
+    pairs = [(table, model) for table in tables for model in models]
     with_rows: set[int] = set()
-    for start in range(0, len(looks), _LOOKS):
-        some = union_all(*looks[start : start + _LOOKS])
-        with_rows.update((await connection.execute(some)).scalars())
+    for start in range(0, len(pairs), _LOOKS):
+        # Each query names its model, so that it goes to the one shard that may have it.
+        looks = [
+            select(table.c.model).where(table.c.model == model, _within_span(table, span)).limit(1)
+            for table, model in pairs[start : start + _LOOKS]
+        ]
+        with_rows.update((await connection.execute(union_all(*looks))).scalars())
     return sorted(with_rows)
 
 

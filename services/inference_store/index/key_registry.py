@@ -315,16 +315,22 @@ def _count_going(
     counts = []
     for kind, rows in going.items():
         number, texts = func.count(), going["string"]
-        is_counted = [] if counted is None else [rows.c.uid == any_(literal(counted, _UIDS))]
+        is_whole = kind is not None and counted is None
+        query = select(literal(kind, TEXT()).label("kind"), rows.c.key, number.label("rows"))
+        query = query.add_columns((number if is_whole else literal(0)).label("counted"))
+        counts.append(query.group_by(rows.c.key))
+        if is_whole:
+            continue
+        some = select(rows.c.uid, rows.c.key)
+        if counted is not None:
+            some = some.where(rows.c.uid == any_(literal(counted, _UIDS)))
+        of = some.subquery()
         if kind is None:
-            # what is there as text too is counted as text alone
-            same = select(texts.c.uid).where(texts.c.uid == rows.c.uid, texts.c.key == rows.c.key)
-            is_counted.append(~same.exists())
-        query = select(literal(kind, TEXT()).label("kind"), rows.c.key).group_by(rows.c.key)
-        all_count = number if not is_counted else literal(0)
-        counts.append(query.add_columns(number.label("rows"), all_count.label("counted")))
-        if is_counted:
-            counts.append(query.add_columns(literal(0), number).where(*is_counted))
+            # what is there as text too is counted as text alone; no join: CTEs are estimated at
+            # one row, and a nested loop compares all with all
+            of = some.except_(select(texts.c.uid, texts.c.key)).subquery()
+        query = select(literal(kind, TEXT()), of.c.key, literal(0), number)
+        counts.append(query.group_by(of.c.key))
     return union_all(*counts)
 
 

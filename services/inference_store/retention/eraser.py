@@ -24,7 +24,7 @@ before it are deleted, and the batch after it is claimed and its versions are li
 import asyncio
 import time
 from collections import deque
-from collections.abc import Set
+from collections.abc import Callable, Set
 from functools import partial
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -203,12 +203,15 @@ async def _erase_all(
 ) -> tuple[Position | None, str | None]:
     under_way: deque[tuple[asyncio.Task[str | None], Batch]] = deque()
     faults: list[str | None] = []
+
+    def list_in_progress() -> set[Identity]:
+        return set().union(*(batch.identities for task, batch in under_way if not task.done()))
+
     try:
         while True:
             if len(under_way) == _UNDER_WAY:
                 faults.append(await under_way.popleft()[0])
-            running = [batch.identities for task, batch in under_way if not task.done()]
-            batch, fault = await _claim_next(leader, erasure, after, set().union(*running))
+            batch, fault = await _claim_next(leader, erasure, after, list_in_progress)
             faults.append(fault)
             after = batch.last
             if after is None:
@@ -242,7 +245,7 @@ async def _claim_next(
     leader: Leader,
     erasure: Erasure,
     after: Position | None,
-    in_progress: Set[Identity] = frozenset(),
+    list_in_progress: Callable[[], Set[Identity]] = frozenset,
 ) -> tuple[Batch, str | None]:
     """Claim the next marks, and those of their objects that may be deleted; return also why nothing
     may be.
@@ -250,13 +253,13 @@ async def _claim_next(
     A hold that is placed before the fence is released keeps the inferences that it protects; a
     later one lists those claimed here. From the commit on the erasure cannot be cancelled. If
     holds protect some of the marks, only these are set apart, through the ledger, and the batch
-    is empty: the next one begins at the same place. `in_progress`: of batches under way.
+    is empty: the next one begins at the same place. `list_in_progress`: of batches under way then.
     """
     await leader.check.confirm_step()
     try:
         failpoint("retention.claim.before")
         with stage(STEP_SECONDS, "claim"):
-            batch, spared = await _claim(leader, erasure, after, in_progress)
+            batch, spared = await _claim(leader, erasure, after, list_in_progress)
             if spared is not None:
                 await leader.ledger.write("erasure_spared", spared, actor=ACTOR)
                 batch = Batch((), frozenset(), after or _START, has_spared=True)
@@ -268,7 +271,10 @@ async def _claim_next(
 
 
 async def _claim(
-    leader: Leader, erasure: Erasure, after: Position | None, in_progress: Set[Identity]
+    leader: Leader,
+    erasure: Erasure,
+    after: Position | None,
+    list_in_progress: Callable[[], Set[Identity]],
 ) -> tuple[Batch, dict[str, Any] | None]:
     limit = leader.settings.retention_batch_inferences
     async with leader.engine.begin() as connection:
@@ -286,7 +292,7 @@ async def _claim(
             page,
             since=erasure.in_force_at,
             in_ledger=erasure.cause in IN_LEDGER,
-            in_progress=in_progress,
+            in_progress=list_in_progress(),
         )
         if spared is not None:
             return NOTHING, spared
