@@ -11,7 +11,7 @@ and a row keeps its id whatever its state becomes: an erasure that walks the ids
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, and_, case, delete, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -34,6 +34,8 @@ STATES = ("open", "redrive", *SETTLED, "parked")
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=1), timedelta(hours=1)
 _HERE = unsettled_event.c
 _PLACE = (*PartitionId._fields, "offset")
+UNREADABLE: Final = "unreadable_record"
+"""The reason of a Kafka batch that cannot be read: its payload is no event."""
 _TROUBLE = ("reason", "detail", "model_id", "inference_id")
 
 
@@ -207,15 +209,18 @@ async def get(
 
 
 async def retry(connection: AsyncConnection, selection: Selection) -> int:
-    """Let the ingesters try every selected event that is open or parked; return the number."""
-    waits = _HERE.state.in_(("open", "parked"))
+    """Let the ingesters try every selected event that is open or parked; return the number. What is
+    no event, but a Kafka batch, stays."""
+    waits = _HERE.state.in_(("open", "parked")) & (_HERE.reason != UNREADABLE)
     changed = update(unsettled_event).where(selection.where(), waits)
     values = {"updated_at": func.now(), **_due_now()}
     return (await connection.execute(changed.values(values))).rowcount
 
 
 async def retry_one(connection: AsyncConnection, id: int, kind: Kind) -> UnsettledEvent:
-    """Let the ingesters try an event. Raises NotFound, Conflict if it is settled."""
+    """Let the ingesters try an event. Raises NotFound, Conflict if it is settled or no event."""
+    if (await get(connection, id, kind)).rejection.reason == UNREADABLE:
+        raise Conflict("The payload is a Kafka batch, not an event: read it, then discard it.")
     return await _change(connection, id, kind, ("open", "redrive", "parked"), _due_now())
 
 

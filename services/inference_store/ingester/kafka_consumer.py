@@ -65,7 +65,7 @@ _log = structlog.get_logger()
 
 
 class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
-    """A `Consumer` of a Kafka topic: its assigned partitions, and the records polled."""
+    """A consumer of a Kafka topic: its assigned partitions, and the records polled."""
 
     def __init__(self, settings: IngesterSettings, engine: AsyncEngine) -> None:
         self._settings = settings

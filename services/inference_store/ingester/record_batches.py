@@ -33,7 +33,7 @@ from aiokafka.record._crecords import legacy_records as fast_legacy_records
 from aiokafka.record.default_records import _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
 
-from inference_store.index.unsettled import Rejection
+from inference_store.index.unsettled import UNREADABLE, Rejection
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.settings import KafkaSettings
 
@@ -161,7 +161,7 @@ def accept_unreadable_records() -> None:
 def find_fault(record: ConsumerRecord) -> Rejection | None:
     """Return why a record is invalid, whatever its payload is; None: it is valid."""
     if isinstance(record.value, Unreadable):
-        return Rejection("unreadable_record", record.value.why)
+        return Rejection(UNREADABLE, record.value.why)
     return None
 
 
@@ -210,6 +210,8 @@ class _Batch:
             raise MemoryShort("no memory to read a record batch") from error
         except Exception as error:  # as above: it is named as one that cannot be read
             value, last = Unreadable(self._raw), self._batch.next_offset - 1
+            if next > last:
+                return  # all records were read, and only bytes behind them were not
             value.why = (
                 f"the records from offset {next} to {last} cannot be read: {error!r};"
                 " the payload is their whole batch"

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 import psutil
@@ -175,15 +176,17 @@ _WAIT_SECONDS = 10.0
 def end_leftovers(folder: LocalFolder) -> list[int]:
     """End the parts that still run, the newest first, and kill those that do not end. Return their
     pids."""
-    left: dict[int, psutil.Process] = {}
+    left: dict[int, tuple[psutil.Process, int, float, signal.Signals]] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has ended, or is not ours
             if process.environ().get(_MARK) == str(folder.path):
-                left[process.pid] = process
-    parts = [process for process in left.values() if process.ppid() not in left]
-    for process in sorted(parts, key=psutil.Process.create_time, reverse=True):
-        end(process, signal.SIGTERM)
-    return [process.pid for process in parts]
+                # Postgres ends its sessions on this signal alone
+                ask = signal.SIGINT if process.name() == "postgres" else signal.SIGTERM
+                left[process.pid] = process, process.ppid(), process.create_time(), ask
+    parts = [part for part in left.values() if part[1] not in left]
+    for process, _, _, ask in sorted(parts, key=itemgetter(2), reverse=True):
+        end(process, ask)
+    return [process.pid for process, *_ in parts]
 
 
 def end(process: psutil.Process, stop_signal: signal.Signals) -> None:

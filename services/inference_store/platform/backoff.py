@@ -75,8 +75,9 @@ class Backoff:
 
     def note(self, reasons: Reasons, server: str, why: str, seconds: float) -> None:
         """Note that a server does not answer; of several that wait for it, one logs it."""
+        is_known = server in self.unavailable
         reasons.clear()  # another server that it waited for before may be back
-        if server not in self.unavailable:
+        if not is_known:
             about = {"server": server, "error": why[:500], "seconds": seconds}
             _log.warning("a server is unavailable", action="waiting", **about)
         reasons[server] = why[:500]

@@ -375,7 +375,7 @@ class BoundedHeads(HttpToolsProtocol):
             finally:
                 self._requests -= 1
                 self._is_idle = True
-                self._expect(self.limits.idle)
+                self._expect(None if self.transport.is_closing() else self.limits.idle)
 
         super()._start_asgi_task(cycle, answer)  # type: ignore[arg-type]
 

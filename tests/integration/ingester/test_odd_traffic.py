@@ -234,6 +234,10 @@ async def test_the_rest_of_an_unreadable_batch_is_one_dead_letter(
     assert [letter.record.offset for letter in letters] == [60, 50, 47, 37, 27, 17, 7]
     assert all(letter.record.payload.endswith(b"junk") for letter in letters[:2])
     assert list_troubles(service) == []
+    # It is no event: no redrive makes one of it.
+    assert await transact(engine, unsettled.retry, Selection()) == 0
+    with pytest.raises(Conflict, match="a Kafka batch, not an event"):
+        await transact(engine, unsettled.retry_one, letters[0].id, "dead letter")
     # The last record read of the partition is such a batch: it is recognised after a restart.
     service.stop()
     service.restart()

@@ -106,6 +106,11 @@ def test_a_batch_with_bytes_behind_its_data_is_one_record() -> None:
         records = list(read_records(data))
         assert list_offsets(records) == [0, 1, 3, 6, 7], codec
         assert bytes(records[2].value) == odd, codec
+    # behind its last record: all of them were read
+    good = OddBatch()
+    good.add(b"first" * 20)
+    data = update_length(good.encode_batch(0) + b"junk") + make_batch().encode_batch(1)
+    assert list_offsets(read_records(data)) == [0, 1, 2]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

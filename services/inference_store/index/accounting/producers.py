@@ -115,15 +115,17 @@ class ProducerAccount:
         gaps, totals = self.gaps, self.totals
         frequent = sorted(totals.dropped.items(), key=lambda item: (-item[1], item[0]))
         by_reason = ", ".join(f"{why} {count}" for why, count in frequent[:_MOST_REASONS])
+        left = totals.queued if self.state == "dead" else 0
         found = (
             (gaps.dropped, f"dropped or refused, and counted ({by_reason})"),
             (gaps.waiting, "queued, in a spool, or on their way"),
             (gaps.unknown_tail, "lost in memory when the producer died"),
             (gaps.unexplained, "unexplained (still in Kafka while ingesters lag, or lost)"),
-            (totals.unsettled, "queued when a process died, and not in its spool"),
+            (left - gaps.waiting, "queued when the producer died, and in no spool that was found"),
+            (totals.unsettled - gaps.unknown_tail, "queued when a process died, not in its spool"),
         )
         parts = [] if totals.add_up else ["its reports do not add up"]
-        parts += [f"{count} {why}" for count, why in found if count]
+        parts += [f"{count} {why}" for count, why in found if count > 0]
         return "; ".join(parts) or None
 
     @property

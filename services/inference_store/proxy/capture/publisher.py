@@ -283,7 +283,7 @@ def _make_backoff(server: Server, expected: tuple[type[BaseException], ...]) -> 
         lambda error: server if isinstance(error, expected) else None,
         lambda _: CAPTURE_TROUBLE.labels(server).inc(),
         first_seconds=0.2,
-        longest_seconds=5.0,
+        longest_seconds=2.0,  # so that what waits is tried again within the time of a stop
     )
 
 
