@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import accounting, registrations, tables, unsettled
 from inference_store.index.registrations import Details
 from inference_store.index.unsettled import Selection
+from inference_store.inference.errors import Conflict
 from inference_store.inference.layout import Kind
 from tests.e2e.faults.traffic import uid_of
 from tests.integration.ingester.conftest import (
