@@ -5,7 +5,7 @@ import subprocess
 import sys
 import urllib.parse
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from .conftest import Console, OpenPage
 from .content import COMPARED, PLANTED, SMALL, STREET, STREETS
@@ -288,12 +288,24 @@ def test_a_model_without_places_has_no_map(open_page: OpenPage) -> None:
 
 
 def test_disagreements_come_first(open_page: OpenPage) -> None:
-    page = open_page(f"#/compare?a={SMALL}&b={STREET}")
+    def answer_page(route: Route) -> None:
+        if (route.request.post_data_json or {}).get("cursor"):
+            problem = {"title": "Too slow", "detail": "", "status": 400}
+            route.fulfill(status=400, json=problem, content_type="application/problem+json")
+        else:
+            route.fulfill(json=route.fetch().json() | {"next": "older"})
+
+    page = open_page()
+    page.route(f"**/{SMALL}/inferences/query", answer_page)
+    page.goto(f"{page.url.partition('#')[0]}#/compare?a={SMALL}&b={STREET}")
     expect(page.get_by_text(f"{COMPARED} had an input that B saw too")).to_be_visible()
     first = page.locator(".pair").first
     expect(first).to_contain_text("Different top labels")
     expect(first.locator("img")).to_have_count(2)
     expect(page.get_by_role("img", name="Share of inferences by top score")).to_be_visible()
+    page.get_by_role("button", name="Compare older ones too").click()
+    expect(page.get_by_role("alert")).to_contain_text("Too slow")
+    expect(first).to_contain_text("Different top labels")
 
 
 SELECTED = f"#/m/{STREET}?f=frame_number%20%3C%206&s=frame_number"

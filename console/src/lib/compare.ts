@@ -1,6 +1,6 @@
 /** Two models over the same inputs, or one model in two spans of time. */
 
-import { quoteText } from "./cql.ts";
+import { addCondition, quoteText } from "./cql.ts";
 import { EMPTY_LINK, type Link } from "./link.ts";
 import { writeCount } from "./numbers.ts";
 import { askAggregate, askPage } from "./questions.ts";
@@ -74,14 +74,15 @@ export async function askPairs({ a, b }: Sides, before: Compared | null, signal:
 async function askByHash(link: Link, hashes: string[], signal: AbortSignal): Promise<Map<string, Inference>> {
   const found = new Map<string, Inference>();
   for (let from = 0; from < hashes.length; from += HASHES) {
-    const same = `data_hash IN (${hashes.slice(from, from + HASHES).map(quoteText).join(", ")})`;
-    const filter = link.filter ? `(${link.filter}) AND ${same}` : same;
+    let left = hashes.slice(from, from + HASHES);
     let cursor: string | null = null;
-    do { // an input may have been sent many times
+    do { // an input may have been sent many times: what was found is not asked for again
+      const filter = addCondition(link.filter, `data_hash IN (${left.map(quoteText).join(", ")})`);
       const page: InferencePage = await askPage({ ...link, filter }, cursor, signal, STEP);
       for (const item of page.items) if (item.data_hash && !found.has(item.data_hash)) found.set(item.data_hash, item);
-      cursor = page.next;
-    } while (cursor && hashes.slice(from, from + HASHES).some((hash) => !found.has(hash)));
+      cursor = page.items.length ? null : page.next; // with none, the search was cut short
+      left = page.next ? left.filter((hash) => !found.has(hash)) : [];
+    } while (left.length);
   }
   return found;
 }

@@ -2,6 +2,7 @@
 
 import type { Problem } from "./api.ts";
 import { me } from "./caller.svelte.ts";
+import type { Preview } from "./preview.svelte.ts";
 import type { Inference } from "./types.ts";
 
 /** Pictures of so few pixels are shown with sharp edges. */
@@ -18,6 +19,11 @@ export function excuse(inference: Inference, address: string, problem: Problem |
   if (!mayLook(inference) || problem?.status === 403) return "You don't have permission to see inputs";
   if (isOdd) return "The browser cannot show this format";
   return problem && !address ? problem.title : "";
+}
+
+/** Says it of a preview. */
+export function excusePreview(inference: Inference, { address, problem, text }: Preview, isOdd = false): string {
+  return excuse(inference, address, problem, isOdd) || (text === null ? "" : "The input is text, not a picture");
 }
 
 export function isSmall(size: { width: number; height: number } | null): boolean {

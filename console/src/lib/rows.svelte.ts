@@ -27,6 +27,8 @@ interface Read {
 
 /** So many rows before and behind the window stay whole. */
 const KEPT = 1200;
+/** What does not come back in so many answers is gone. */
+const MOST_ANSWERS = 5;
 
 export class Rows {
   readonly page = new Loaded<InferencePage>();
@@ -59,6 +61,11 @@ export class Rows {
   renew(): boolean {
     const link = this.#link;
     if (!link || this.page.isBusy) return false;
+    this.#askAgain(link);
+    return true;
+  }
+
+  #askAgain(link: Link): void {
     this.#isFirst = false;
     this.page.ask(async (signal) => {
       const page = await askPage(link, null, signal);
@@ -71,7 +78,6 @@ export class Rows {
       this.#restart(page);
       return page;
     });
-    return true;
   }
 
   stop(): void {
@@ -117,33 +123,53 @@ export class Rows {
     this.items = this.items.concat(items);
   }
 
-  /** Lets go of what is far from these rows, and asks again for what is not whole of them. */
+  /** Lets go of what is far from these rows, but for the first page: what asks for that, asks for the newest. */
   keepNear(from: number, to: number): void {
-    const isFar = (read: Read) => read.isWhole && (read.to < from - KEPT || read.from > to + KEPT);
+    const isFar = (read: Read) => read.isWhole && read.cursor !== null && (read.to < from - KEPT || read.from > to + KEPT);
     const far = this.#read.filter(isFar);
     if (far.length * NEXT_PAGE > KEPT) {
       far.forEach((read) => this.#change(read, false, toRest));
     }
-    const lost = this.#read.find((read) => !read.isWhole && read.from < to && read.to > from);
+    const lost = this.#read.find((read) => !read.isWhole && read.from < read.to && read.from < to && read.to > from);
+    if (!lost || !this.#link || this.#again.isBusy) return;
     const link = this.#link;
-    if (!lost || !link || this.#again.isBusy) return;
     this.#again.ask(async (signal) => {
-      const page = await askPage(link, lost.cursor, signal, lost.to - lost.from);
-      const found = new Map(page.items.map((each) => [each.uid, each]));
-      this.#change(lost, true, (row) => found.get(row.uid) ?? row);
+      const found = await this.#findAgain(link, lost, signal);
+      signal.throwIfAborted();
+      this.#again.stop(); // what is drawn now may ask for the next
+      this.#change(lost, true, ({ uid }) => found.get(uid) ?? []);
       return lost;
     });
   }
 
-  /** Has all rows whole, from the first page on, if they are not. */
-  keepAll(): void {
-    if (this.#read.some((read) => !read.isWhole)) this.renew();
+  /** Reads on until the last row of a page, or the one behind it: more may be between by now, or an answer cut short. */
+  async #findAgain(link: Link, { from, to, cursor }: Read, signal: AbortSignal): Promise<Map<string, Inference>> {
+    const ends = this.items.slice(to - 1, to + 1);
+    const found = new Map<string, Inference>();
+    for (let answers = 0; cursor && answers < MOST_ANSWERS && !ends.some(({ uid }) => found.has(uid)); answers += 1) {
+      const page: InferencePage = await askPage(link, cursor, signal, to - from);
+      for (const each of page.items) found.set(each.uid, each);
+      cursor = page.next;
+    }
+    return found;
   }
 
-  #change(read: Read, isNowWhole: boolean, toNew: (row: Row) => Row): void {
+  /** Has all rows whole, from the first page on, if they are not, whatever page is on its way. */
+  keepAll(): void {
+    if (this.#link && !this.isStale && this.#read.some((read) => !read.isWhole)) this.#askAgain(this.#link);
+  }
+
+  /** Changes the rows of a page, or leaves out those of which nothing is left. */
+  #change(read: Read, isNowWhole: boolean, toNew: (row: Row) => Row | Row[]): void {
     read.isWhole = isNowWhole;
-    const changed = this.items.slice(read.from, read.to).map(toNew);
-    this.items = this.items.toSpliced(read.from, changed.length, ...changed);
+    const changed = this.items.slice(read.from, read.to).flatMap(toNew);
+    this.items = this.items.toSpliced(read.from, read.to - read.from, ...changed);
+    const gone = read.to - read.from - changed.length;
+    read.to -= gone;
+    for (const each of this.#read.slice(this.#read.indexOf(read) + 1)) {
+      each.from -= gone;
+      each.to -= gone;
+    }
   }
 
   /** The first of those that are whole. */
