@@ -20,8 +20,8 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_090),
-    "api": (41, 11_520),
-    "cli": (9, 1_810),
+    "api": (41, 11_510),
+    "cli": (9, 1_800),
     "erasure": (27, 9_450),
     "export": (8, 2_610),
     "grpc_messages": (1, 50),
@@ -31,7 +31,7 @@ BUDGETS: Final = {
     "local": (17, 2_700),
     "objects": (7, 1_630),
     "operations": (11, 2_550),
-    "platform": (15, 3_360),
+    "platform": (16, 3_370),
     "proxy": (41, 11_770),
     "query": (52, 14_010),
     "retention": (11, 2_950),

@@ -26,10 +26,9 @@ from inference_store.index.schema import require_schema, schema_of
 from inference_store.index.server_watch import ServerWatch
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.objects import Blobs
+from inference_store.platform.admin_port import AdminApp, Check
 from inference_store.platform.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
 from inference_store.platform.serving import (
-    AdminApp,
-    Check,
     Connections,
     Heartbeat,
     build_connections,

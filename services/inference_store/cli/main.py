@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:  # it imports the settings, which `--help` does not need
-    from .command import Command
+from typing import Any, NoReturn
 
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
@@ -93,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_client_command(chosen, rest)
     try:
         command = import_command(chosen)
-        ended = command.call(rest, f"inference-store {chosen}", COMMANDS[chosen])
+        ended: int = command.call(rest, f"inference-store {chosen}", COMMANDS[chosen])
         sys.stdout.flush()
     except BrokenPipeError:
         if not is_reader_gone():
@@ -111,12 +108,11 @@ def is_reader_gone() -> bool:
     return any(event & select.POLLERR for _, event in output.poll(0))
 
 
-def import_command(name: str) -> "Command":
-    """Import a command."""
+def import_command(name: str) -> Any:
+    """Import a Command, whose module this one, for a quick `--help`, does not import."""
     with importing():
         module = import_module(f"inference_store.cli.{_MODULES.get(name, name)}")
-        command: Command = getattr(module, name.upper())
-        return command
+        return getattr(module, name.upper())
 
 
 @contextmanager

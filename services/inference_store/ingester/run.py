@@ -36,8 +36,9 @@ from inference_store.objects import Blobs
 from inference_store.operations import figures
 from inference_store.operations.figures import compute_age
 from inference_store.platform import metrics
+from inference_store.platform.admin_port import AdminApp
 from inference_store.platform.backoff import Stopped, pause
-from inference_store.platform.serving import AdminApp, Heartbeat
+from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
 from .failures import DeadLetterLimit

@@ -13,12 +13,8 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from inference_store.platform.serving import (
-    AdminApp,
-    Connections,
-    Heartbeat,
-    build_connections,
-)
+from inference_store.platform.admin_port import AdminApp
+from inference_store.platform.serving import Connections, Heartbeat, build_connections
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import (

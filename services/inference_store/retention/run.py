@@ -34,10 +34,11 @@ from inference_store.objects import Blobs
 from inference_store.operations import figures
 from inference_store.operations.reconcile.stored_reports import FINAL
 from inference_store.platform import metrics, traces
+from inference_store.platform.admin_port import AdminApp
 from inference_store.platform.backoff import Backoff, Stopped, pause
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
-from inference_store.platform.serving import AdminApp, Heartbeat
+from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.query import counting
 from inference_store.retention import eraser, housekeeping

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from inference_store.platform import serving
+from inference_store.platform import admin_port, serving
 from inference_store.platform.metrics import SHOWN
 from inference_store.platform.settings import AdminSettings
 from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
@@ -251,8 +251,8 @@ def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
 
 async def test_the_admin_port_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = serving.Limits(head=SHORT, idle=2 * SHORT)
-    monkeypatch.setattr("inference_store.platform.serving._LIMITS", limits)
-    admin = serving.AdminApp("api", {}, serving.Heartbeat())
+    monkeypatch.setattr("inference_store.platform.admin_port._LIMITS", limits)
+    admin = admin_port.AdminApp("api", {}, serving.Heartbeat())
     await admin.start("127.0.0.1", 0, make_settings(AdminSettings))
     try:
         with late_once("head", "admin"):
