@@ -110,9 +110,7 @@ def test_a_spool_settles_what_was_queued_and_may_hold_more() -> None:
     assert result.totals.dropped == {"torn": 1}
     assert not result.closes, "two were in memory alone"
     assert result.reason == (
-        "1 dropped or refused, and counted (torn 1);"
-        " 2 lost in memory when the producer died;"
-        " 2 queued when a process died, and not in its spool"
+        "1 dropped or refused, and counted (torn 1); 2 lost in memory when the producer died"
     )
     assert result.gaps == SequenceGaps(dropped=1, waiting=0, unknown_tail=2, unexplained=0)
     less = make_report(seen=10, queued=2, published=8)
