@@ -161,7 +161,7 @@ class ErasureEstimate(Resolved, ModelErasureEstimate):
     models: list[ModelErasureEstimate]
     """Of each model of which anything would go, is held, or is undecided."""
     exports: int
-    """Exports that name some of it: parts that have it are deleted and written again without it.
+    """Exports that name some of it: their parts that have it are deleted, and they are stale.
     Copies that were downloaded stay where they are."""
     export_ids: list[UUID]
     """The first hundred of them."""

@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from inference_store.inference.errors import Conflict, Fault, Invalid
-from inference_store.inference.field_docs import WHOLE, Body, ShortText
+from inference_store.inference.field_docs import Body, ShortText
 from inference_store.inference.json_text import (
     Json,
     Number,
@@ -58,9 +58,7 @@ class MetadataChange(Body):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [
-                {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}], "revision": 1}
-            ]
+            "examples": [{"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}]
         }
     )
 
@@ -68,8 +66,6 @@ class MetadataChange(Body):
     """Items to add, or to put in the place of those with their keys."""
     remove: Annotated[list[ShortText], Field(max_length=256)] = Field(default=[])
     """Keys of items to remove; one that is not there is no error."""
-    revision: Annotated[int, Strict(), Field(ge=1), WHOLE] | None = None
-    """The revision that the inference must have now; like If-Match."""
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:

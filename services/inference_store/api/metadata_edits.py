@@ -45,9 +45,7 @@ from inference_store.inference.errors import (
     BlobTooLarge,
     BlobUnreadable,
     Conflict,
-    Fault,
     HeldByHold,
-    Invalid,
     NotFound,
     require_revision,
 )
@@ -343,10 +341,6 @@ async def change_metadata(
     back to the metadata blob. An id that several inferences have is refused: `uid:` says which
     one."""
     change = check_change(body.metadata, remove=body.remove, caps=find_caps(access))
-    revision = body.revision if if_match is None else if_match
-    if body.revision not in (None, revision):
-        fault = Fault("revision", "it differs from If-Match")
-        raise Invalid("The body and If-Match name different revisions.", faults=[fault])
     async with access.engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
         model = registration.model
@@ -355,7 +349,7 @@ async def change_metadata(
         raise Conflict(
             f"Several inferences have the id {inference_id!r}: name one by `uid:`, as in uid:{uid}."
         )
-    wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)
+    wanted = Edit(lambda _: change, change.names, change.metadata.several, if_match)
     inference = await apply(access, registration, uid, wanted, make_dictionary(access))
     assert inference is not None, "each request changes the revision"
     shown: Any = format_inference(model_id, inference)

@@ -44,12 +44,17 @@ CLIENT_COMMANDS = {
     "query": "Show the inferences that match.",
     "count": "Count the inferences that match.",
     "aggregate": "Show counts, means and other measures of the inferences that match, by groups.",
+    "overview": "Show what a model did over time: inferences, errors, latency, labels, scores.",
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",
+    "tag": "Add tags to the inferences that match.",
+    "untag": "Remove tags from the inferences that match.",
     "export": "Write all inferences that match to a file.",
     "exports": "List the store's exports; get, cancel or restart one, or list what was erased.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
+    "login": "Sign in at the issuer of the store.",
+    "logout": "Forget the sign-in to the store.",
 }
 
 

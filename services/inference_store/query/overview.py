@@ -45,6 +45,8 @@ MOST_OF_A_BAR: Final = 200
 """A bar of no more inferences is read whole."""
 MOST_READ_WHOLE: Final = 5_000
 """A window of no more inferences is read whole."""
+_LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(microseconds=1)
+"""The last instant that another one follows."""
 _SLOTS: Final = 20
 _OF_A_SLOT: Final = MOST_OF_A_BAR // _SLOTS
 _DIVISIONS: Final = 3
@@ -182,6 +184,7 @@ async def _choose_bounds(
     until: datetime | None,
 ) -> list[datetime]:
     """Return where each bar begins within the window, and where the last one ends."""
+    since = since and min(since, _LAST)
     begin = since or await find_end(connection, query, deadline, newest=False)
     if begin is None:
         return []

@@ -179,6 +179,7 @@ async def test_bad_windows_rights_and_what_waits(api: Api, make_app: MakeApp) ->
     await api.call("PUT", "/v1/models/empty", {})
     ages = {"received_from": "0001-01-01T00:00:00Z", "received_to": "9999-12-31T23:59:59.999999Z"}
     assert (await _read(api, **ages))["inferences"] == 1
+    assert (await _read(api, received_from=ages["received_to"]))["inferences"] == 0
     empty = await api.read("/v1/models/empty/overview")
     assert (empty["inferences"], empty["bars"], empty["latency"]) == (0, [], None)
     for window, words in (
