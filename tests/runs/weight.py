@@ -20,8 +20,8 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_090),
-    "api": (41, 11_510),
-    "cli": (9, 1_800),
+    "api": (41, 11_500),
+    "cli": (9, 1_810),
     "erasure": (27, 9_450),
     "export": (8, 2_610),
     "grpc_messages": (1, 50),
