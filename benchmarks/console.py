@@ -199,7 +199,7 @@ def _wait_for(page: Page, condition: str) -> float:
 def _measure_first_paint(browser: Browser, address: str) -> float:
     with _open_page(browser) as page:
         page.goto(f"{address}/console/")
-        page.locator("nav").wait_for()
+        page.locator("nav").first.wait_for()
         return float(page.evaluate(_PAINTED))
 
 
