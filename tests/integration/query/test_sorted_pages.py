@@ -125,6 +125,14 @@ def _read_property(name: str) -> Value:
     return read
 
 
+def _read_prediction(column: str) -> Value:
+    def read(facts: Facts, descending: bool) -> Any:
+        values = [found.get(column) for found in facts.predictions or ()]
+        return _pick([value for value in values if value is not None], descending)
+
+    return read
+
+
 def _pick(values: Sequence[Any], descending: bool) -> Any:
     return (max if descending else min)(values, default=None)
 
@@ -146,7 +154,9 @@ def _list_sorts() -> Iterator[tuple[str, Value]]:
         if (key, family) != ("tags[]", "timestamp"):
             yield f"{key}:{family}", _read_key(key, family)
     for name in SORTABLE:
-        if name not in {"uid", "received_at"}:
+        if name.startswith("prediction."):
+            yield name, _read_prediction(name.removeprefix("prediction."))
+        elif name not in {"uid", "received_at"}:
             yield f"inference.{name}", _read_property(name)
     for point in _POINTS:
         yield f"distance(location, POINT({' '.join(point)}))", _read_distance(point)
