@@ -20,7 +20,7 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_090),
-    "api": (41, 11_500),
+    "api": (41, 11_480),
     "cli": (9, 1_810),
     "erasure": (27, 9_450),
     "export": (8, 2_610),
@@ -31,10 +31,10 @@ BUDGETS: Final = {
     "local": (17, 2_700),
     "objects": (7, 1_630),
     "operations": (11, 2_550),
-    "platform": (16, 3_370),
-    "proxy": (41, 11_770),
+    "platform": (16, 3_380),
+    "proxy": (41, 11_750),
     "query": (52, 14_010),
-    "retention": (11, 2_950),
+    "retention": (11, 2_940),
     "tests": (564, 81_560),
     "client": (53, 8_940),
     "benchmarks": (39, 6_000),

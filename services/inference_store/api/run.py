@@ -2,11 +2,10 @@
 
 import asyncio
 import gc
-import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -33,10 +32,11 @@ from inference_store.platform.serving import (
     Heartbeat,
     build_connections,
     build_limits,
+    in_background,
     listen,
 )
 from inference_store.platform.settings import ApiSettings
-from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
+from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer, build_config
 
 from .app import create_app
 from .dependencies import Replica
@@ -102,7 +102,7 @@ async def serve(settings: ApiSettings) -> None:
         app.state.is_stopping = lambda: server.should_exit
         sys.setswitchinterval(_SWITCH_SECONDS)
         watching = app.state.ledger_watch.run(asyncio.Event())
-        async with _beside(_beat(server, heartbeat)), _beside(watching):
+        async with in_background(_beat(server, heartbeat), watching):
             await server.serve()
     finally:
         await admin.stop()
@@ -130,16 +130,6 @@ def _make_admin(
     return AdminApp("api", checks, heartbeat, spares=spares)
 
 
-@asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
 async def _beat(server: Server, heartbeat: Heartbeat) -> None:
     """Beat while the server accepts requests: not before it listens, nor after it has ended."""
     while True:
@@ -155,20 +145,8 @@ def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     # Above the app's own limit, with room for what is read at once.
     most = MOST_HEADER_BYTES + _READ_AHEAD_BYTES
     http: Any = partial(BoundedHeads, most_head_bytes=most)
-    return uvicorn.Config(
-        behind,
-        ssl_certfile=settings.api_tls_certificate_file,
-        ssl_keyfile=settings.api_tls_key_file,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        http=http,
-        ws="none",
-        proxy_headers=False,  # connections are told apart by their own addresses inside
-        interface="asgi3",
-        timeout_keep_alive=math.ceil(settings.connection_idle_seconds),
-        timeout_graceful_shutdown=20,
-    )
+    files = settings.api_tls_certificate_file, settings.api_tls_key_file
+    return build_config(behind, files, build_limits(settings), grace_seconds=20, http=http)
 
 
 async def _refuse_old_schema(engine: AsyncEngine, token: SecretStr | None) -> None:

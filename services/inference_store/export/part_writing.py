@@ -90,7 +90,7 @@ async def write_part(
     name = jobs.make_part_key(part.export, part.number, format.suffix)
     key = StorageKey(blobs.buckets.default, name)
     async with engine.begin() as connection:
-        # before the object is written, so that whoever erases a member deletes it
+        # before the object is written, so that the erasure of a member deletes it
         if not await jobs.change_part(connection, part, "writing", storage_key=str(key)):
             return 0
     part = part.model_copy(update={"state": "writing", "storage_key": str(key)})

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -28,7 +28,7 @@ from .serving import (
     connections_within,
     listen,
 )
-from .uvicorn_server import GuardedServer, build_server
+from .uvicorn_server import GuardedServer, build_config
 
 _Answer: TypeAlias = tuple[int, str, bytes]  # status, media type, body
 _JSON: Final = "application/json"
@@ -72,14 +72,10 @@ class AdminApp:
         sockets = listen(host, port, setting=own, host_setting="ADMIN", backlog=_MOST)
         self.port = sockets[0].getsockname()[1]
         connections = Connections("admin", connections_within(_MOST), _MOST // 2)
-        self._server = build_server(
-            self._answer,
-            sockets,
-            connections,
-            _LIMITS,
-            certificate=settings.admin_tls_certificate_file,
-            key=settings.admin_tls_key_file,
-        )
+        files = settings.admin_tls_certificate_file, settings.admin_tls_key_file
+        more: dict[str, Any] = {"lifespan": "off", "log_level": "warning"}
+        config = build_config(self._answer, files, _LIMITS, grace_seconds=2, **more)
+        self._server = GuardedServer(config, sockets, connections, _LIMITS)
         self._serving = asyncio.create_task(self._server.serve())
 
     async def stop(self) -> None:

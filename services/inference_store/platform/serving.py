@@ -1,10 +1,12 @@
 """Ports for untrusted callers: limits on connections, and on how long each may be silent."""
 
+import asyncio
 import resource
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -195,3 +197,15 @@ class Heartbeat:
     def age_seconds(self) -> float:
         """Seconds since the last turn of the slowest loop."""
         return time.monotonic() - min(self._last.values())
+
+
+@asynccontextmanager
+async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do endless work beside the block."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

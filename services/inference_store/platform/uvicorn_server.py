@@ -16,7 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from .metrics import CONNECTIONS_LATE
-from .serving import App, Connections, Late, Limits, Message, Receive, Scope, Send
+from .serving import Connections, Late, Limits, Message, Receive, Scope, Send
 from .settings import presenting
 
 _HANDSHAKE_SECONDS: Final = 15.0
@@ -24,33 +24,33 @@ _SHORT_OF_FILES_SECONDS: Final = 0.5
 _log = structlog.get_logger()
 
 
-def build_server(
-    app: App,
-    sockets: Sequence[socket],
-    connections: Connections,
+def build_config(
+    app: Any,
+    files: tuple[Path | None, Path | None],
     limits: Limits,
     *,
-    certificate: Path | None,
-    key: Path | None,
-) -> "GuardedServer":
-    """Return the server of a small application beside a service."""
-    config = uvicorn.Config(
+    grace_seconds: int,
+    http: Any = None,
+    **others: Any,
+) -> uvicorn.Config:
+    """Return how a port is served. `files`: its certificate and key; `http`: the protocol, by
+    default BoundedHeads; `others`: what else uvicorn takes."""
+    certificate, key = files
+    return uvicorn.Config(
         app,
-        http=BoundedHeads,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
+        http=http or BoundedHeads,
+        ws="none",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # connections are told apart by their own addresses inside
         timeout_keep_alive=math.ceil(limits.idle),
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=grace_seconds,
+        **others,
     )
-    return GuardedServer(config, sockets, connections, limits)
 
 
 class GuardedServer(uvicorn.Server):

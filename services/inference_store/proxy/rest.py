@@ -5,7 +5,6 @@ and only then hand the exchange over. Whatever capture does, the caller has its 
 """
 
 import asyncio
-import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from yarl import URL
 from inference_store.platform import traces
 from inference_store.platform.serving import Connections, Limits, build_limits, listen
 from inference_store.platform.settings import ProxySettings
-from inference_store.platform.uvicorn_server import GuardedServer
+from inference_store.platform.uvicorn_server import GuardedServer, build_config
 from inference_store.proxy.capture import Reservation, head_size, id_for_answer
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Strip
@@ -431,10 +430,6 @@ class Server(GuardedServer):
         self.port: int = sockets[0].getsockname()[1]
         self.listening = asyncio.Event()
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # the caller handles signals, and stops gRPC as well
-
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
@@ -447,20 +442,8 @@ def build_server(
     Raises PortTaken."""
     sockets = listen(settings.proxy_host, settings.proxy_port, setting="PROXY", backlog=_BACKLOG)
     limits = build_limits(settings)
-    config = uvicorn.Config(
-        app,
-        ssl_certfile=settings.proxy_tls_certificate_file,
-        ssl_keyfile=settings.proxy_tls_key_file,
-        http=ForwardedHeads,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=math.ceil(limits.idle),
-        timeout_graceful_shutdown=max(1, round(grace_seconds)),
-    )
+    files = settings.proxy_tls_certificate_file, settings.proxy_tls_key_file
+    grace = max(1, round(grace_seconds))
+    own: dict[str, Any] = {"http": ForwardedHeads, "lifespan": "off", "date_header": False}
+    config = build_config(app, files, limits, grace_seconds=grace, **own)
     return Server(config, sockets, connections, limits)

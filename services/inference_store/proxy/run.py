@@ -8,13 +8,16 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import structlog
 
 from inference_store.platform.admin_port import AdminApp
-from inference_store.platform.serving import Connections, Heartbeat, build_connections
+from inference_store.platform.serving import (
+    Connections,
+    Heartbeat,
+    build_connections,
+    in_background,
+)
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import (
@@ -63,7 +66,7 @@ async def serve(settings: ProxySettings) -> None:
         gc.freeze()
         message_bytes = settings.proxy_grpc_message_bytes
         async with (
-            _keep_beating(heartbeat),
+            in_background(_keep_beating(heartbeat)),
             open_bridges(configuration, message_bytes) as bridged,
         ):
             ended = await _serve(settings, bridged, captures, stop, ports)
@@ -140,15 +143,7 @@ def _split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-@asynccontextmanager
-async def _keep_beating(heartbeat: Heartbeat) -> AsyncIterator[None]:
-    async def beat() -> None:
-        while True:
-            heartbeat.beat()
-            await asyncio.sleep(_BEAT_SECONDS)
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()
+async def _keep_beating(heartbeat: Heartbeat) -> None:
+    while True:
+        heartbeat.beat()
+        await asyncio.sleep(_BEAT_SECONDS)

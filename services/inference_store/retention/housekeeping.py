@@ -47,8 +47,9 @@ from inference_store.index.tables import erasure
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.platform.metrics import PRUNED
+from inference_store.platform.serving import in_background
 from inference_store.query.deadline import ScanRange
-from inference_store.retention.leader import Leader, in_background
+from inference_store.retention.leader import Leader
 
 _RECORDS: Final = 10_000
 _LINKED: Final = 2_000

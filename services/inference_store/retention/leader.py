@@ -25,18 +25,6 @@ ACTOR: Final = "retention"
 T = TypeVar("T")
 
 
-@asynccontextmanager
-async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do endless work beside the block."""
-    tasks = [asyncio.create_task(each) for each in work]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-
 class LeadershipCheck:
     """Runs before every batch, so that no step is longer than one batch."""
 

@@ -38,14 +38,14 @@ from inference_store.platform.admin_port import AdminApp
 from inference_store.platform.backoff import Backoff, Stopped, pause
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
-from inference_store.platform.serving import Heartbeat
+from inference_store.platform.serving import Heartbeat, in_background
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.query import counting
 from inference_store.retention import eraser, housekeeping
 from inference_store.retention.certifier import UNCERTIFIED_REASONS, end_erasure
 from inference_store.retention.exporter import write_exports
 from inference_store.retention.housekeeping import Overdue, link
-from inference_store.retention.leader import Leader, LeadershipCheck, in_background
+from inference_store.retention.leader import Leader, LeadershipCheck
 from inference_store.retention.orphan_eraser import erase_orphans
 from inference_store.retention.residual import (
     remove_emptied_names,

@@ -128,7 +128,7 @@ Running     on 127.0.0.1 only:
     S3         {servers.s3.endpoint} (bucket {BUCKET})
     Kafka      {servers.kafka.bootstrap_servers} (topic {TOPIC})
     models     {stack.url(models)}, gRPC {stack.grpc(models)} (Open Inference Protocol)
-    proxy      {stack.url("proxy")}, gRPC {stack.grpc("proxy")} (stands before the models)
+    proxy      {stack.url("proxy")}, gRPC {stack.grpc("proxy")} (in front of the models)
 {admin}
 Written     {folder.path}: logs/, s3/, run/ (settings.env), passwords.json,
             certificate-key.pem
