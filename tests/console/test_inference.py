@@ -118,9 +118,11 @@ def test_deep_link_opens_an_inference_with_its_neighbours(
 
 
 def test_erased_inference_disappears(open_page: OpenPage, console: Console) -> None:
-    page = open_first(open_page, STREET, "?f=frame_number%20IN%20(60%2C%2061)&s=frame_number")
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0060")
-    console.ask("DELETE", f"/v1/models/{STREET}/inferences/{STREET}-0061")
+    console.produce(*(capture(number, model_id="shrinking") for number in range(2)))
+    first, second = console.find_ids("shrinking", sort="frame_number")
+    page = open_first(open_page, "shrinking", "?s=frame_number")
+    expect(page.get_by_role("heading", level=1)).to_have_text(first)
+    console.ask("DELETE", f"/v1/models/shrinking/inferences/{second}")
     page.keyboard.press("j")
     expect(page.get_by_role("alert")).to_contain_text("It may have been erased")
     expect(page.locator(".large")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""Tests that failed since a wait expired, and passed when they were repeated alone.
+"""Tests that failed, and passed when they were repeated alone.
 
 `tests/flakes.tsv` has a line for each. A run prints the line to add, and fails if the file has the
 same test already, or if three lines would be open: then no more work lands on top of them.

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TypedDict
@@ -17,44 +16,29 @@ from typing import TypedDict
 import pytest
 from _pytest.nodeid import NodeId
 
-from tests.servers.waiting import WaitExpired
-
 FAILURES = "INFERENCE_STORE_TEST_FAILURES"
-_EXPIRED = "expired_wait"
+_KILLS = "kills"
 _LINES = 40
 _WIDTH = 160
 _REPEAT = ".venv/bin/python -m pytest"
 
 
 class Failure(TypedDict):
-    """A failed test; `expired`: nothing but a wait that lasted too long."""
+    """A failed test; one that judges what a kill left is not `repeatable`."""
 
     test: str
     reason: str
-    expired: bool
-
-
-def is_expired_wait(error: BaseException) -> bool:
-    """Return whether a test failed since a wait expired: ours, a browser's, pytest's own limit."""
-    if isinstance(error, WaitExpired | subprocess.TimeoutExpired):
-        return True
-    if type(error).__module__.startswith("playwright"):
-        return type(error).__name__ == "TimeoutError"
-    if isinstance(error, pytest.fail.Exception):
-        return str(error).startswith("Timeout (>")
-    # An expectation of the page's state, which Playwright repeats until it expires.
-    return isinstance(error, AssertionError) and "\nCall log:\n" in str(error)
+    repeatable: bool
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
+    item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note an expired wait in the report; after a kill it is a judgement, never one."""
+    """Note in the report that the test kills: what a kill left was seen, whatever comes next."""
     report = yield
-    killing = item.get_closest_marker("kills") or item.get_closest_marker("faults")
-    if report.failed and call.excinfo and not killing and is_expired_wait(call.excinfo.value):
-        report.user_properties.append((_EXPIRED, True))
+    if item.get_closest_marker("kills") or item.get_closest_marker("faults"):
+        report.user_properties.append((_KILLS, True))
     return report
 
 
@@ -91,15 +75,13 @@ class _Closing:
 
 
 def list_failures(reports: Iterable[pytest.TestReport]) -> list[Failure]:
-    """Return one failure for each test; it is an expired wait if all its reports are."""
+    """Return one failure for each test."""
     by_test: dict[str, Failure] = {}
     for report in reports:
         test = report.nodeid.partition(GROUP_SUFFIX)[0]
-        expired = (_EXPIRED, True) in getattr(report, "user_properties", ())
-        failure = by_test.setdefault(
-            test, Failure(test=test, reason=find_reason(report), expired=expired)
-        )
-        failure["expired"] = failure["expired"] and expired
+        repeatable = (_KILLS, True) not in getattr(report, "user_properties", ())
+        failure = Failure(test=test, reason=find_reason(report), repeatable=repeatable)
+        by_test.setdefault(test, failure)
     return list(by_test.values())
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.runs.steps NAME COMMAND...` runs one step and records its time and exit code.
 
 The record is appended to the file that INFERENCE_STORE_TEST_STEPS names, if any. With
-INFERENCE_STORE_TEST_REPEAT=1 a step of pytest in which at most two waits expired, and nothing else
-failed, is repeated once for these tests alone; tests.runs.flakes says what then becomes of them.
+INFERENCE_STORE_TEST_REPEAT=1 a step of pytest in which at most two tests failed is repeated once for
+these tests alone; tests.runs.flakes says what then becomes of them.
 `python -m tests.runs.steps --table` prints what the file holds, `--sum TITLE` one line of it.
 """
 
@@ -60,14 +60,14 @@ def _run_repeating(command: Sequence[str]) -> int:
         code = _run(command, **{FAILURES: noted.name})
         lines = Path(noted.name).read_text()
     failures = [json.loads(line) for line in lines.splitlines()]
-    expired = [failure for failure in failures if failure["expired"]]
-    if code == _SOME_FAILED and 0 < len(failures) == len(expired) <= _MOST_REPEATED:
+    repeatable = all(failure["repeatable"] for failure in failures)
+    if code == _SOME_FAILED and repeatable and 0 < len(failures) <= _MOST_REPEATED:
         load = describe_load()
-        tests = [failure["test"] for failure in expired]
-        print(f"repeated once, alone, since only waits expired: {' '.join(tests)}", flush=True)
+        tests = [failure["test"] for failure in failures]
+        print(f"repeated once, alone: {' '.join(tests)}", flush=True)
         repeated = [*command[: command.index("pytest") + 1], "-n", "0", "-q", *tests]
         if _run(repeated) == 0:
-            flakes = [Flake.make(test=f["test"], reason=f["reason"], load=load) for f in expired]
+            flakes = [Flake.make(test=f["test"], reason=f["reason"], load=load) for f in failures]
             return report_flakes(flakes)
     if path := os.environ.get(FAILURES):
         with Path(path).open("a") as file:
