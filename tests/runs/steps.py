@@ -1,8 +1,8 @@
 """`python -m tests.runs.steps NAME COMMAND...` runs one step and records its time and exit code.
 
 The record is appended to the file that INFERENCE_STORE_TEST_STEPS names, if any. With
-INFERENCE_STORE_TEST_REPEAT=1 a step of pytest in which at most two tests failed is repeated once for
-these tests alone; tests.runs.flakes says what then becomes of them.
+INFERENCE_STORE_TEST_REPEAT=1 a step of pytest in which at most two tests failed is repeated once
+for these tests alone; tests.runs.flakes says what then becomes of them.
 `python -m tests.runs.steps --table` prints what the file holds, `--sum TITLE` one line of it.
 """
 

@@ -57,7 +57,14 @@ from inference_store.query.pages import (
     find_page,
     make_cursor,
 )
-from inference_store.query.read import BLOBS, PREDICTIONS, Inference, get_storage_key, read
+from inference_store.query.read import (
+    BLOBS,
+    PREDICTIONS,
+    Inference,
+    get_storage_key,
+    read,
+    read_of_several,
+)
 
 from .access import Access
 from .answer import encode_json
@@ -287,10 +294,7 @@ async def _search(
             include=None if body.explain else include,
         )
         if PREDICTIONS in include:
-            uids: dict[int, list[UUID]] = {}
-            for hit in page.hits:
-                uids.setdefault(hit.model, []).append(hit.uid)
-            matched = await find_matched(connection, page_request.query, uids, until.whole)
+            matched = await find_matched(connection, page_request.query, page.hits, until.whole)
             page = replace(page, matched=matched)
     if page.searched_back_to is not None and until.is_over:
         QUERY_TIMEOUTS.labels("page").inc()
@@ -304,32 +308,27 @@ async def _read_rows(
     models: Sequence[Registration],
     page: Page,
 ) -> list[tuple[Hit, Row]]:
-    rows: dict[tuple[int, UUID], Row] = {}
-    for model in models:
-        uids = [hit.uid for hit in page.hits if hit.model == model.model]
-        if not uids:
-            continue
-        inferences = await _read_inferences(connection, model.model, uids, page, selection.include)
-        urls: Sequence[dict[str, str | None] | None] = [None] * len(inferences)
-        if "urls" in selection.include:
-            urls = await build_links(access, model.model_id, inferences)
-            access.note_read(Action.LINKS_MADE, model, [inference.uid for inference in inferences])
-        for inference, links in zip(inferences, urls, strict=True):
-            rows[model.model, inference.uid] = Row(model.model_id, inference, urls=links)
-    return [(hit, rows[key]) for hit in page.hits if (key := (hit.model, hit.uid)) in rows]
-
-
-async def _read_inferences(
-    connection: AsyncConnection,
-    model: int,
-    uids: Sequence[UUID],
-    page: Page,
-    include: Collection[str],
-) -> list[Inference]:
-    unread = [uid for uid in uids if uid not in page.read]
-    more = await read(connection, model, unread, include=include)
+    numbers = {hit.model for hit in page.hits}
+    here = [model for model in models if model.model in numbers]
+    unread = [hit.uid for hit in page.hits if hit.uid not in page.read]
+    more: Sequence[Inference] = ()
+    if len(here) == 1:
+        more = await read(connection, here[0].model, unread, include=selection.include)
+    elif unread:
+        of = [model.model for model in here]
+        more = await read_of_several(connection, of, unread, include=selection.include)
     inferences = {**page.read, **{inference.uid: inference for inference in more}}
-    return [inferences[uid].mark(page.matched) for uid in uids if uid in inferences]
+    rows: dict[UUID, Row] = {}
+    for model in here:
+        uids = [h.uid for h in page.hits if h.model == model.model and h.uid in inferences]
+        marked = [inferences[uid].mark(page.matched) for uid in uids]
+        urls: Sequence[dict[str, str | None] | None] = [None] * len(uids)
+        if "urls" in selection.include:
+            urls = await build_links(access, model.model_id, marked)
+            access.note_read(Action.LINKS_MADE, model, uids)
+        for inference, links in zip(marked, urls, strict=True):
+            rows[inference.uid] = Row(model.model_id, inference, urls=links)
+    return [(hit, rows[hit.uid]) for hit in page.hits if hit.uid in rows]
 
 
 async def _check_chosen_keys(

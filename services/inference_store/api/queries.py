@@ -13,7 +13,7 @@ from starlette.responses import Response
 from inference_store.access.rights import Right
 from inference_store.index import unsettled
 from inference_store.index.registrations import Registration
-from inference_store.query.aggregates import Aggregated, Target, aggregate
+from inference_store.query.aggregates import Aggregated, aggregate
 from inference_store.query.aggregates.aggregation import Aggregation
 from inference_store.query.deadline import Deadline
 from inference_store.query.explain import recording
@@ -198,11 +198,8 @@ async def _answer_aggregate(
 ) -> Answer[ShownAggregate]:
     kind, narrow = "aggregate", _NARROW_AGGREGATE
     async with _asking(connection, access, body, model_id, kind, narrow) as asked:
-        targets = [Target(of, asked.query.of_model(of.model)) for of in asked.models]
-        deadline, unknown_keys = asked.deadline, body.unknown_keys
-        result = await aggregate(
-            connection, targets, body, deadline=deadline, unknown_keys=unknown_keys
-        )
+        how: Any = {"deadline": asked.deadline, "unknown_keys": body.unknown_keys}
+        result = await aggregate(connection, asked.models, asked.query, body, **how)
     asked.members["warnings"] += result.warnings
     return Answer(ShownAggregate.show(result, **asked.members))
 

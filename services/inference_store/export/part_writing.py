@@ -40,6 +40,7 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.freed_memory import release_freed_memory
 from inference_store.query.deadline import Deadline, find_ranges
 from inference_store.query.lookup import read_visible
+from inference_store.query.matching import Hit
 from inference_store.query.pages import find_matched
 from inference_store.query.read import PREDICTIONS, STORAGE_KEYS, get_storage_key
 
@@ -225,7 +226,7 @@ async def _read_rows(engine: AsyncEngine, job: ExportJob, uids: Sequence[UUID]) 
         matched = None
         if found and PREDICTIONS in include and job.document["saved"] is not None:
             query = await build_question(connection, job.model, job.document)
-            there = {job.model: [one.uid for one in found]}
+            there = [Hit(job.model, one.uid) for one in found]
             matched = await find_matched(connection, query, there, Deadline.after(_MATCH_SECONDS))
     return [Row(model_id, one.mark(matched)) for one in found]
 

@@ -276,6 +276,8 @@ def create_engine(
         parts._replace(scheme="postgresql+asyncpg", query="").geturl(),
         # errors go into logs: none carries the values of a statement
         hide_parameters=True,
+        # it takes tables inside of LATERAL that are joined for ones that are not
+        enable_from_linting=False,
         pool_size=pool_size or 10,
         max_overflow=0,
         pool_recycle=1800,

@@ -2,16 +2,30 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from asyncpg.exceptions import InterfaceError, PostgresError, QueryCanceledError
-from sqlalchemy import ColumnElement, FromClause, and_, any_, bindparam, select, text
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Integer,
+    SelectBase,
+    and_,
+    any_,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    select,
+    text,
+    true,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.exc import DBAPIError
@@ -19,6 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.type_api import TypeEngine
 
 from inference_store.index.database import cause_of, driver_now, is_autocommit, is_in_transaction
+from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.partitions import list_partitions
 from inference_store.index.prepared_statement import PreparedStatement, driver_error
 from inference_store.index.tables import erasing
@@ -264,7 +279,7 @@ def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="large-statements")
 
 
-# Scan ranges: one model, and a half-open range of uids, which is a span of time.
+# Scan ranges: models, and a half-open range of uids, which is a span of time.
 
 
 def bind_one(value: Any, kind: TypeEngine[Any]) -> Any:
@@ -284,35 +299,82 @@ Range: TypeAlias = tuple[UUID, UUID]
 """Uids, half-open."""
 
 
+_EACH: Final = "each_model"
+# By their names: no SELECT inside of `read_each` takes them for columns of a table of its own.
+_EACH_MODEL: Final[ColumnElement[int]] = literal_column(f"{_EACH}.model", Integer())
+EACH_UID: Final[ColumnElement[UUID]] = literal_column(f"{_EACH}.uid", UUID_TYPE(as_uuid=True))
+"""The uid whose turn it is in `read_each`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """A model's uids in [lo, hi)."""
+    """A model's uids in [lo, hi); or those of several models, for `read_each`."""
 
     model: int
     lo: UUID
     hi: UUID
+    others: tuple[int, ...] | None = None
+    """More models; empty: several were asked, and this one is left of them."""
     # bound once, however many tables it is set on: a statement has 32,767 parameters at most
     _bound: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    @property
+    def is_of_several(self) -> bool:
+        """Check whether it is for `read_each`."""
+        return self.others is not None
+
+    @property
+    def models(self) -> tuple[int, ...]:
+        """All of its models."""
+        return (self.model, *(self.others or ()))
 
     def of(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition on a table's rows. Every table gets it, so that the planner prunes
         partitions."""
         if not self._bound:
             uid = UUID_TYPE(as_uuid=True)
-            self._bound.extend(
-                (bind_one(self.model, INTEGER()), bind_one(self.lo, uid), bind_one(self.hi, uid))
-            )
+            model = _EACH_MODEL if self.is_of_several else bind_one(self.model, INTEGER())
+            self._bound.extend((model, bind_one(self.lo, uid), bind_one(self.hi, uid)))
         model, lo, hi = self._bound
         return and_(table.c.model == model, table.c.uid >= lo, table.c.uid < hi)
 
     def clip(self, lo: UUID, hi: UUID) -> "ScanRange":
         """Return the part of it in [lo, hi)."""
-        return ScanRange(self.model, max(self.lo, lo), min(self.hi, hi))
+        return ScanRange(self.model, max(self.lo, lo), min(self.hi, hi), self.others)
 
     @property
     def empty(self) -> bool:
         """Check whether it can contain no uid."""
         return self.lo >= self.hi
+
+    def split(self) -> "list[ScanRange]":
+        """Return the range of each model by itself."""
+        return [ScanRange(model, self.lo, self.hi) for model in self.models]
+
+
+def read_each(
+    scan_range: ScanRange, rows: SelectBase, uids: Sequence[tuple[Any, ...]] | None = None
+) -> Any:
+    """Select the rows of a range; if it is of several models, those of one after the other, each
+    behind its model. `uids`: of these models and uids, `rows` are about `EACH_UID`.
+
+    A statement of many models is built and planned once, however many they are.
+    """
+    if not scan_range.is_of_several:
+        return rows
+    lists = {"model": bind_many(scan_range.models, INTEGER())}
+    if uids is not None:
+        models, ids = ([one[place] for one in uids] for place in (0, 1))
+        lists = {"model": bind_many(models, INTEGER()), "uid": bind_many(ids, UUID_TYPE())}
+    unnested = func.unnest(*lists.values()).table_valued(*map(column, lists))
+    each, some = unnested.render_derived(name=_EACH), rows.lateral()
+    return select(each.c.model, *some.c).join_from(each, some, true())
+
+
+async def reads_apart(connection: AsyncConnection, scan_range: ScanRange) -> bool:
+    """Check whether each of several models needs a statement of its own: Citus has no `read_each`,
+    whose models are on many nodes."""
+    return scan_range.is_of_several and await is_distributed_cached(connection)
 
 
 def range_of_time(model: int, since: datetime | None, until: datetime | None) -> ScanRange:
@@ -354,13 +416,14 @@ def split_groups(pieces: Sequence[ScanRange], size: int = GROUP) -> Iterator[Seq
 
 
 def take_unbroken(pieces: Sequence[ScanRange], size: int = GROUP) -> Sequence[ScanRange]:
-    """Return the first pieces that adjoin, at most `size`.
+    """Return the first pieces that adjoin and are of the same models, at most `size`.
 
     In a hole there may be a partition that is being dropped, whose rows nobody may see.
     """
     for index in range(1, min(size, len(pieces))):
         before, after = pieces[index - 1], pieces[index]
-        if before.lo != after.hi and before.hi != after.lo:
+        is_hole = before.lo != after.hi and before.hi != after.lo
+        if is_hole or before.models != after.models:
             return pieces[:index]
     return pieces[:size]
 
@@ -384,7 +447,19 @@ def split_growing(pieces: Sequence[ScanRange], size: int = GROUP) -> Iterator[Se
 def span_around(pieces: Sequence[ScanRange]) -> ScanRange:
     """Return the range from the earliest to the latest of several pieces, with the holes between
     them."""
-    return ScanRange(pieces[0].model, min(s.lo for s in pieces), max(s.hi for s in pieces))
+    return replace(pieces[0], lo=min(s.lo for s in pieces), hi=max(s.hi for s in pieces))
+
+
+def leave_out(pieces: Sequence[ScanRange], known: Collection[ScanRange]) -> list[ScanRange]:
+    """Return the pieces of each model that are not known."""
+    rest: list[ScanRange] = []
+    for piece in pieces:
+        models = [one.model for one in piece.split() if one not in known]
+        if models and piece.is_of_several:
+            rest.append(replace(piece, model=models[0], others=tuple(models[1:])))
+        elif models:
+            rest.append(piece)
+    return rest
 
 
 async def has_marks(connection: AsyncConnection, models: Sequence[int]) -> bool:

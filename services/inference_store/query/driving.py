@@ -23,7 +23,17 @@ from inference_store.index.tables import inference
 from .conditions.combination import Found
 from .conditions.condition import Condition, exists, split_driving
 from .conditions.keys import OfKey
-from .deadline import Deadline, ScanRange, fetch, test_unmarked
+from .deadline import (
+    GROUP,
+    Deadline,
+    ScanRange,
+    fetch,
+    leave_out,
+    read_each,
+    reads_apart,
+    split_groups,
+    test_unmarked,
+)
 from .matching import Query, match_by_index, test_each
 from .stored_counts import read_numbers
 
@@ -114,12 +124,27 @@ async def iterate_pieces(
     *,
     known: Collection[ScanRange] = (),
 ) -> AsyncIterator[Sequence[DrivingIndex]]:
-    """Yield the pieces that one statement reads as a whole, of all models, in which anything can
-    match, without the `known` ones. Raises OutOfTime."""
-    for ranges in query.split(parts):
-        others = [scan_range for scan_range in ranges if scan_range not in known]
-        for pieces in group_by_joins(await count_lists(connection, query, others, deadline)):
-            yield pieces
+    """Yield the pieces that one statement reads as a whole, in which anything can match, without
+    the `known` ones. Raises OutOfTime."""
+    for group in split_groups(leave_out(parts, known), query.group):
+        for pieces in group_by_joins(await count_lists(connection, query, group, deadline)):
+            for some in await split_apart(connection, pieces):
+                yield [piece for _, piece in some]
+
+
+async def split_apart(
+    connection: AsyncConnection, pieces: Sequence[DrivingIndex]
+) -> list[list[tuple[int, DrivingIndex]]]:
+    """Return the pieces of each statement, with their numbers: all; on Citus, of several models, a
+    few pieces of one model each."""
+    if not (pieces and await reads_apart(connection, pieces[0].scan_range)):
+        return [list(enumerate(pieces))]
+    apart = [
+        (n, replace(piece, scan_range=one))
+        for n, piece in enumerate(pieces)
+        for one in piece.scan_range.split()
+    ]
+    return [apart[start : start + GROUP] for start in range(0, len(apart), GROUP)]
 
 
 def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingIndex]]:
@@ -203,10 +228,11 @@ async def count_lists(
     `some`. If a key must be missing, return the pieces with inferences without it. `driven_by`: the
     index of the list that was very short in the pieces before. Raises OutOfTime.
     """
-    if query.others:  # of many models the partitions are many: this would double the statements
+    if await reads_apart(connection, query.scan_range):  # it would double the statements
         return [DrivingIndex(scan_range) for scan_range in group]
     driving, _ = split_driving(query.conditions)
-    if not driving and alone and find_anti_joins(query):
+    is_single = not query.scan_range.is_of_several
+    if not driving and alone and is_single and find_anti_joins(query):
         with_matches = await _keep_pieces_with_matches(connection, query, group, deadline)
         return [DrivingIndex(scan_range, anti_join=True) for scan_range in with_matches]
     # its list is cheap to read, but not in the order of a page
@@ -252,7 +278,7 @@ def _select_sizes(
     driving: Sequence[Condition], group: Sequence[ScanRange], most: int
 ) -> CompoundSelect[Any]:
     lists = [
-        select_list(condition, scan_range).limit(most)
+        read_each(scan_range, select_list(condition, scan_range).limit(most)).limit(most)
         for scan_range in group
         for condition in driving
     ]

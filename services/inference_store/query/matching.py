@@ -1,6 +1,6 @@
 """The SQL that finds inferences: by a scan, and by driving indexes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,15 +17,12 @@ from inference_store.query.deadline import (
     ScanRange,
     cut_range,
     find_pieces_of,
-    split_groups,
+    reads_apart,
     test_unmarked,
 )
 
 from .conditions.condition import Condition, match_all
 
-# Models of one statement; fewer if the conditions take many index scans or comparisons.
-_MODELS = 8
-_FEW_SCANS = 4
 # Comparisons of one statement, if it can be split: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
 _LARGE = 50
@@ -44,7 +41,6 @@ class Query:
     """Conditions that must all hold, in a range, of the inferences of one model or of several."""
 
     scan_range: ScanRange
-    """The range of the first model."""
     conditions: tuple[Condition, ...] = ()
     newest_first: bool = True
     marks: bool = False
@@ -57,15 +53,8 @@ class Query:
     """The number of comparisons in the conditions."""
     spans: Sequence[Range] | None = field(default=None, compare=False)
     """The open spans, the newest first, if they are known already."""
-    others: tuple[int, ...] = ()
-    """The other models that are asked together with the first."""
     wanted: Condition | None = field(default=None, compare=False)
     """What a prediction of a match satisfies that the filter asks for; None: it asks for none."""
-
-    @property
-    def models(self) -> tuple[int, ...]:
-        """All of the models."""
-        return (self.scan_range.model, *self.others)
 
     @property
     def is_driven(self) -> bool:
@@ -80,11 +69,7 @@ class Query:
     @property
     def group(self) -> int:
         """The number of partitions that one statement searches."""
-        return min(GROUP, self._at_once)
-
-    @property
-    def _at_once(self) -> int:
-        return max(1, MOST_COMPARISONS // max(1, self.size))
+        return min(GROUP, max(1, MOST_COMPARISONS // max(1, self.size)))
 
     @property
     def form(self) -> str:
@@ -95,20 +80,6 @@ class Query:
         """Return the same query, the oldest first."""
         return replace(self, newest_first=False)
 
-    def of_model(self, model: int) -> "Query":
-        """Return the same query, of one of the models."""
-        return replace(self, scan_range=replace(self.scan_range, model=model), others=())
-
-    def split(self, parts: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
-        """Yield what one statement searches: a few models in a few of these parts."""
-        scans = sum(condition.scans for condition in self.conditions)
-        size = _MODELS * _FEW_SCANS // max(scans, _FEW_SCANS)
-        size = max(1, min(size, self._at_once // self.group))
-        for group in split_groups(parts, self.group):
-            for start in range(0, len(self.models), size):
-                models = self.models[start : start + size]
-                yield [replace(part, model=model) for part in group for model in models]
-
     def after(self, uid: UUID) -> "Query":
         """Return the same query, after `uid`."""
         if self.newest_first:
@@ -117,20 +88,24 @@ class Query:
             self, scan_range=self.scan_range.clip(UUID(int=min(uid.int + 1, HIGHEST.int)), HIGHEST)
         )
 
-    def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return the page's order."""
-        return uid.desc() if self.newest_first else uid.asc()
-
 
 async def find_pieces(connection: AsyncConnection, query: Query) -> list[ScanRange]:
-    """Cut the first model's range into the partitions' spans, as `find_pieces_of` does; none if
-    nothing can match."""
+    """Cut the range into the partitions' spans, as `find_pieces_of` does; none if nothing can
+    match."""
     if query.nothing or query.scan_range.empty:
         return []
     if query.spans is None or query.closed:
         how = {"newest_first": query.newest_first, "closed": query.closed}
         return await find_pieces_of(connection, query.scan_range, **how)
     return cut_range(query.scan_range, query.spans, newest_first=query.newest_first)
+
+
+async def split_models(connection: AsyncConnection, query: Query) -> list[Query]:
+    """Return the query as one statement may read it: as it is; on Citus, of several models, that of
+    each."""
+    if not await reads_apart(connection, query.scan_range):
+        return [query]
+    return [replace(query, scan_range=one) for one in query.scan_range.split()]
 
 
 def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:
@@ -158,12 +133,6 @@ def test_each(
         for condition in conditions
     ]
     return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
-
-
-def order_matches(query: Query, matches: Select[Any], limit: int) -> Select[Any]:
-    """Select the first uids of a SELECT of uids, in the page's order."""
-    [uid] = matches.selected_columns
-    return matches.order_by(query.order(uid)).limit(limit)
 
 
 def count_matches(matches: Select[Any]) -> Select[Any]:

@@ -28,6 +28,7 @@ from . import cursor as cursors
 from .conditions import Condition
 from .cursor import Cursor
 from .deadline import (
+    EACH_UID,
     HIGHEST,
     LOWEST,
     Deadline,
@@ -36,6 +37,9 @@ from .deadline import (
     bind_many,
     bind_one,
     fetch,
+    read_each,
+    reads_apart,
+    split_groups,
     test_unmarked,
 )
 from .driving import DrivingIndex, build_matches, iterate_pieces
@@ -67,10 +71,21 @@ class _Sorted(Search):
     descending: bool
     after: Cursor | None
 
+    def sort_rows(self, rows: Select[Any]) -> Select[Any]:
+        *_, uid, value = rows.selected_columns
+        keys = (value, uid)
+        return rows.order_by(*(k.desc() if self.descending else k.asc() for k in keys))
+
     async def take(
-        self, pieces: Sequence[DrivingIndex], tested: Tests, what: str, deadline: Deadline
+        self,
+        pieces: Sequence[DrivingIndex],
+        tested: Tests,
+        what: str,
+        deadline: Deadline,
+        hits: Mapping[ScanRange, Sequence[Hit]] | None = None,
     ) -> None:
-        """Merge the first hits of these pieces with the others, and drop those beyond the page."""
+        """Merge the first hits of these pieces with the others, and drop those beyond the page.
+        `hits`: those that may be among them, by range."""
         worst = self.hits[-1] if len(self.hits) == self.limit else None
 
         def select_first(piece: DrivingIndex) -> Select[Any]:
@@ -81,9 +96,8 @@ class _Sorted(Search):
                 matches = matches.where(self._test_beyond(rows, self.after, after=True))
             if worst is not None:
                 matches = matches.where(self._test_beyond(rows, worst, after=False))
-            keys = (rows.value, rows.uid)
-            ordered = matches.order_by(*(k.desc() if self.descending else k.asc() for k in keys))
-            return ordered.limit(self.limit)
+            known = None if hits is None else hits[piece.scan_range]
+            return self.select_first(piece.scan_range, matches, self.limit, known)
 
         found = await self.read(pieces, select_first, what, deadline)
         both = [*self.hits, *(hit._replace(value=add_time_zone(hit.value)) for _, hit in found)]
@@ -145,10 +159,10 @@ async def find_sorted(
 async def _find_with_value(search: _Sorted, parts: Sequence[ScanRange], few: int) -> None:
     query = search.query
     if query.is_driven:
-        uids = await _find_few(search, parts, few)
-        if uids is not None:
+        hits = await _find_few(search, parts, few)
+        if hits is not None:
             record_form("few: the matches were looked up and sorted")
-            await _look_up(search, uids)
+            await _look_up(search, hits)
             return
     if search.order.is_scannable:
         try:
@@ -175,40 +189,46 @@ async def _find_with_value(search: _Sorted, parts: Sequence[ScanRange], few: int
 
 async def _find_few(
     search: _Sorted, parts: Sequence[ScanRange], most: int
-) -> dict[ScanRange, list[UUID]] | None:
-    """Return the matches by piece; None if there are more, or they are not found soon."""
-    uids: dict[ScanRange, list[UUID]] = {}
+) -> dict[ScanRange, list[Hit]] | None:
+    """Return the matches by range; None if there are more, or they are not found soon."""
+    hits: dict[ScanRange, list[Hit]] = {}
     query, remaining = search.query, most + 1
     deadline = search.deadline.part(0.25)
     what = "see whether the matches are few"
 
     def select_some(piece: DrivingIndex) -> Select[Any]:
-        return build_matches(query, piece).limit(remaining)
+        some: Select[Any] = build_matches(query, piece).limit(remaining)
+        selected: Select[Any] = read_each(piece.scan_range, some)
+        return selected
 
     try:
         async for pieces in iterate_pieces(search.connection, query, parts, deadline):
             for part, hit in await search.read(
                 pieces, select_some, what, deadline, limit=remaining
             ):
-                uids.setdefault(pieces[part].scan_range, []).append(hit.uid)
+                hits.setdefault(pieces[part].scan_range, []).append(hit)
                 remaining -= 1
             if remaining <= 0:
                 return None
     except OutOfTime:
         return None
-    return uids
+    return hits
 
 
-async def _look_up(search: _Sorted, uids: Mapping[ScanRange, Sequence[UUID]]) -> None:
-    pieces = [DrivingIndex(scan_range) for scan_range in uids]
-    kind = UUID_TYPE(as_uuid=True)
+async def _look_up(search: _Sorted, hits: Mapping[ScanRange, Sequence[Hit]]) -> None:
+    pieces = [DrivingIndex(scan_range) for scan_range in hits]
+
+    def test_uid(piece: DrivingIndex, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        here = piece.scan_range
+        return [uid == (EACH_UID if here.is_of_several else _any_of(hits[here]))]
+
     for start in range(0, len(pieces), _UNITS):
-        await search.take(
-            pieces[start : start + _UNITS],
-            lambda piece, uid: [uid == any_(bind_many(uids[piece.scan_range], kind))],
-            "look up and sort few matches",
-            search.deadline,
-        )
+        what, some = "look up and sort few matches", pieces[start : start + _UNITS]
+        await search.take(some, test_uid, what, search.deadline, hits)
+
+
+def _any_of(hits: Sequence[Hit]) -> Any:
+    return any_(bind_many([hit.uid for hit in hits], UUID_TYPE(as_uuid=True)))
 
 
 async def _walk(search: _Sorted, parts: Sequence[ScanRange], what: str, deadline: Deadline) -> None:
@@ -219,8 +239,8 @@ async def _walk(search: _Sorted, parts: Sequence[ScanRange], what: str, deadline
         tests = [condition.holds(scan_range, uid) for condition in query.conditions]
         return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
 
-    for ranges in query.split(parts):
-        pieces = [DrivingIndex(scan_range) for scan_range in ranges]
+    for group in split_groups(parts, query.group):
+        pieces = [DrivingIndex(scan_range) for scan_range in group]
         await search.take(pieces, test_each, what, deadline)
 
 
@@ -303,28 +323,31 @@ async def find_page(
 
 
 async def find_matched(
-    connection: AsyncConnection,
-    query: Query,
-    uids: Mapping[int, Sequence[UUID]],
-    deadline: Deadline,
+    connection: AsyncConnection, query: Query, hits: Sequence[Hit], deadline: Deadline
 ) -> set[tuple[UUID, int]] | None:
-    """Return the uids and ordinals of the predictions that a filter asks for, of these inferences
-    by model; None if it asks for none. Raises OutOfTime."""
+    """Return the uids and ordinals of the predictions of these hits that a filter asks for; None if
+    it asks for none. Raises OutOfTime."""
     if query.wanted is None:
         return None
     matched: set[tuple[UUID, int]] = set()
-    for model, some in uids.items():
-        statement = partial(_select_matched, query.of_model(model), query.wanted, some)
-        what = "see which predictions match"
-        rows = await fetch(connection, statement, deadline, large=query.large, what=what)
-        matched |= {(row[0], row[1]) for row in rows}
+    is_apart = await reads_apart(connection, query.scan_range)
+    for scan_range in query.scan_range.split() if is_apart else [query.scan_range]:
+        some = [hit for hit in hits if not is_apart or hit.model == scan_range.model]
+        if some:
+            statement = partial(_select_matched, scan_range, query.wanted, some)
+            what = "see which predictions match"
+            rows = await fetch(connection, statement, deadline, large=query.large, what=what)
+            matched |= {(row.uid, row.ordinal) for row in rows}
     return matched
 
 
-def _select_matched(query: Query, wanted: Condition, uids: Sequence[UUID]) -> Select[Any]:
-    row, scan_range = prediction.alias(), query.scan_range
-    here = scan_range.of(row), row.c.uid == any_(bind_many(uids, UUID_TYPE(as_uuid=True)))
-    return select(row.c.uid, row.c.ordinal).where(*here, wanted.holds(scan_range, row.c.uid))
+def _select_matched(scan_range: ScanRange, wanted: Condition, hits: Sequence[Hit]) -> Select[Any]:
+    row = prediction.alias()
+    uid = EACH_UID if scan_range.is_of_several else _any_of(hits)
+    rows = select(row.c.uid, row.c.ordinal).where(scan_range.of(row), row.c.uid == uid)
+    matched = rows.where(wanted.holds(scan_range, row.c.uid))
+    selected: Select[Any] = read_each(scan_range, matched, hits)
+    return selected
 
 
 def describe_narrowing(sort: Sort) -> str:
@@ -353,7 +376,7 @@ async def _find_by_time(  # noqa: PLR0917
 ) -> Page:
     record_form("time: inferences in order of time")
     ahead = None
-    if include is not None and not query.others:
+    if include is not None and not query.scan_range.is_of_several:
         ahead = await make_ahead(connection, include, limit)
     search = await find_by_time(
         connection,

@@ -145,7 +145,9 @@ async def prepare(
     predicates, warnings = await check_request(connection, models, request)
     first, *others = [models] if isinstance(models, int) else models or [0]
     scan_range = range_of_time(first, request.since, request.until)
-    query = await build_query(connection, scan_range, predicates, extent=extent, others=others)
+    if others:
+        scan_range = replace(scan_range, others=tuple(others))
+    query = await build_query(connection, scan_range, predicates, extent=extent)
     query = replace(query, newest_first=request.newest_first, nothing=query.nothing or not first)
     return PreparedQuery(query, warnings)
 
@@ -157,14 +159,13 @@ async def build_query(
     *,
     matches: Literal["possible", "certain", "doubtful"] = "possible",
     extent: Extent | None = None,
-    others: Sequence[int] = (),
 ) -> Query:
     """Return the query that matches all of the predicates; time conditions narrow its range.
 
     `certain`: whatever the index lacks; `doubtful`: possible, and not certain. `extent`: of the
-    model, if it is known. `others`: more models.
+    model, if it is known.
     """
-    whole, models = And(tuple(predicates)), [scan_range.model, *others]
+    whole = And(tuple(predicates))
     names = await read_names(connection, whole)
     condition = compile_condition(whole, names)
     if matches != "possible":
@@ -181,10 +182,9 @@ async def build_query(
     return Query(
         scan_range,
         tuple(conditions),
-        marks=extent.has_marks if extent else await has_marks(connection, models),
+        marks=extent.has_marks if extent else await has_marks(connection, scan_range.models),
         nothing=condition == NOTHING,
         size=comparisons_in(whole),
         spans=extent.spans if extent else None,
-        others=tuple(others),
         wanted=compile_wanted(whole, names.compiled_by(compile_condition)),
     )

@@ -94,7 +94,7 @@ async def read(
     """Return the inferences with these uids, in order, without those deleted meanwhile."""
     if not uids:
         return []
-    # Citus passes no rows inside of rows from node to node.
+    # Citus passes no rows inside of rows from node to node
     apart = PREDICTIONS in include and await is_distributed_cached(connection)
     together = PREDICTIONS in include and not apart
     statement = (_build_one if len(uids) == 1 else _build_many)(METADATA in include, together)
@@ -106,6 +106,23 @@ async def read(
         for uid in uids
         if uid in rows
     ]
+
+
+async def read_of_several(
+    connection: AsyncConnection,
+    models: Sequence[int],
+    uids: Sequence[UUID],
+    *,
+    include: Collection[str] = (),
+) -> list[Inference]:
+    """Return the inferences with these uids, of whichever of the models, in no order."""
+    if await is_distributed_cached(connection):  # each model's are on a node of their own
+        return [
+            one for model in models for one in await read(connection, model, uids, include=include)
+        ]
+    statement = _build_many(METADATA in include, PREDICTIONS in include, several=True)
+    rows = await statement.fetch(connection, {"models": models, "uids": uids})
+    return [_make_inference(row, include, None) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +225,23 @@ def _select_parts(
 
 
 @cache
-def _build_many(with_metadata: bool, with_predictions: bool) -> PreparedStatement:
-    """Build the statement for several inferences.
+def _build_many(
+    with_metadata: bool, with_predictions: bool, *, several: bool = False
+) -> PreparedStatement:
+    """Build the statement for several inferences, of one model or of `several`.
 
     The parts in other tables are read once, not for each.
     """
+    match = _match_some_of_several if several else _match_some
     alias, here = inference_alias.c, prediction.c
-    aliases = select(alias.uid, alias.alias.label("one")).where(_match_some(inference_alias))
+    aliases = select(alias.uid, alias.alias.label("one")).where(match(inference_alias))
     marks = select(erasing.c.uid, erasing.c.scope.label("one")).where(
-        _match_some(erasing), _is_part_mark()
+        match(erasing), _is_part_mark()
     )
     beside = {"aliases": aliases.order_by(alias.uid, alias.alias), "marks": marks}
     if with_predictions:
-        rows = _select_predictions(here.uid, func.row(*_PREDICTED).label("one")).where(
-            _match_some(prediction)
-        )
+        rows = _select_predictions(here.uid, func.row(*_PREDICTED).label("one"))
+        rows = rows.where(match(prediction))
         beside[PREDICTIONS] = rows.order_by(here.uid, here.rank, here.ordinal)
     lists = {name: _collect_by_uid(parts, name) for name, parts in beside.items()}
     query = _select_rows(
@@ -230,7 +249,7 @@ def _build_many(with_metadata: bool, with_predictions: bool) -> PreparedStatemen
     )
     for collected in lists.values():
         query = query.outerjoin(collected, collected.c.uid == inference.c.uid)
-    return PreparedStatement(query.where(_match_some(inference)))
+    return PreparedStatement(query.where(match(inference)))
 
 
 def _select_rows(with_metadata: bool, *beside: ColumnElement[Any]) -> Select[Any]:
@@ -276,8 +295,18 @@ def _match_one(table: Table) -> ColumnElement[bool]:
 
 
 def _match_some(table: Table) -> ColumnElement[bool]:
+    return and_(_match_model(table), _match_uids(table))
+
+
+def _match_some_of_several(table: Table) -> ColumnElement[bool]:
+    models = bindparam("models", type_=ARRAY(INTEGER()))
+    return and_(table.c.model == any_(models), _match_uids(table))
+
+
+def _match_uids(table: Table) -> ColumnElement[bool]:
     uids = bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True)))
-    return and_(_match_model(table), table.c.uid == any_(uids))
+    matched: ColumnElement[bool] = table.c.uid == any_(uids)
+    return matched
 
 
 def _match_range(table: Table) -> ColumnElement[bool]:

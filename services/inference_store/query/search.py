@@ -2,10 +2,10 @@
 
 First the newest few thousand inferences are scanned and tested, which finds common matches at once
 and bounds the cost of rare ones. Then driving indexes are used, one statement for each group of
-partitions, until the page is full; of several models, each partition for all of them before the
-next. The models and partitions of a statement are bounded, so that planning it is cheap and its
-locks are few. When time runs out, the page has the matches found so far, and says how far it
-searched. A deadline's soft end applies as soon as there is anything to answer.
+partitions, until the page is full; a statement reads all models. Its partitions are bounded, so
+that planning it is cheap and its locks are few. When time runs out, the page has the matches found
+so far, and says how far it searched. A deadline's soft end applies as soon as there is anything to
+answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +32,8 @@ from .deadline import (
     ScanRange,
     bind_one,
     fetch,
+    read_each,
+    reads_apart,
     span_around,
     split_growing,
     take_unbroken,
@@ -49,6 +51,7 @@ from .driving import (
     find_anti_joins,
     iterate_pieces,
     settings_for,
+    split_apart,
 )
 from .matching import (
     Hit,
@@ -56,7 +59,6 @@ from .matching import (
     count_matches,
     find_pieces,
     match_by_scan,
-    order_matches,
     test_each,
 )
 from .read import Ahead
@@ -79,6 +81,20 @@ class Search:
     deadline: Deadline
     hits: list[Hit] = field(default_factory=list)
 
+    def sort_rows(self, rows: Select[Any]) -> Select[Any]:
+        """Return the rows, a uid and perhaps a value, in the order of the search."""
+        *_, uid = rows.selected_columns
+        return rows.order_by(uid.desc() if self.query.newest_first else uid.asc())
+
+    def select_first(
+        self, scan_range: ScanRange, rows: Select[Any], most: int, uids: Sequence[Hit] | None = None
+    ) -> Select[Any]:
+        """Select the first rows of a range in order, of all its models; see `read_each`."""
+        first = self.sort_rows(rows).limit(most)
+        if not scan_range.is_of_several:
+            return first
+        return self.sort_rows(read_each(scan_range, first, uids)).limit(most)
+
     async def read(
         self,
         pieces: Sequence[DrivingIndex],
@@ -90,28 +106,35 @@ class Search:
     ) -> list[tuple[int, Hit]]:
         """Return the hits that are selected of each piece by one statement, with the piece's index.
 
-        Of each piece a uid is selected, and perhaps a value. With a `limit` a piece is read only if
-        those before it have fewer rows. Raises OutOfTime.
+        Of each piece a uid is selected, behind its model if they are several, and perhaps a value.
+        With a `limit` a piece is read only if those before it have fewer rows. Raises OutOfTime.
         """
-        rows = await fetch(
-            self.connection,
-            partial(_unite, pieces, select_rows, limit),
-            deadline,
-            large=self.query.large,
-            what=what,
-            settings=settings_for(pieces),
-        )
-        return [(part, Hit(pieces[part].scan_range.model, *hit)) for part, *hit in rows]
+        found: list[tuple[int, Hit]] = []
+        for some in await split_apart(self.connection, pieces):
+            rows = await fetch(
+                self.connection,
+                partial(_unite, some, select_rows, limit),
+                deadline,
+                large=self.query.large,
+                what=what,
+                settings=settings_for([piece for _, piece in some]),
+            )
+            if some[0][1].scan_range.is_of_several:
+                found += [(row[0], Hit(*row[1:])) for row in rows]
+            else:
+                models = [piece.scan_range.model for _, piece in some]
+                found += [(some[row[0]][0], Hit(models[row[0]], *row[1:])) for row in rows]
+        return found
 
 
 def _unite(
-    pieces: Sequence[DrivingIndex],
+    pieces: Sequence[tuple[int, DrivingIndex]],
     select_rows: Callable[[DrivingIndex], Select[Any]],
     limit: int | None,
 ) -> Select[Any]:
     """Each part is planned by its own statistics, and each row names its part."""
     parts = []
-    for index, piece in enumerate(pieces):
+    for index, (_, piece) in enumerate(pieces):
         rows = select_rows(piece).subquery()
         parts.append(select(literal(index, Integer).label("part"), *rows.c))
     together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
@@ -210,22 +233,18 @@ async def _scan(search: TimeSearch, parts: Sequence[ScanRange]) -> Sequence[Scan
     if not query.conditions:
         return parts
     # with other conditions, or several models, it is unknown which one is rare: the scan goes on
-    lacking = not query.others and len(find_anti_joins(query)) == len(query.conditions)
+    is_single = not query.scan_range.is_of_several
+    lacking = is_single and len(find_anti_joins(query)) == len(query.conditions)
     while parts and search.missing > 0:
         stride, parts = await _choose_stride(search, parts, length)
 
         def select_matches(piece: DrivingIndex) -> Select[Any]:
             matches = match_by_scan(query, piece.scan_range)
-            return order_matches(query, matches, search.missing)
+            return search.select_first(piece.scan_range, matches, search.missing)
 
-        hits: list[Hit] = []
-        for ranges in query.split([stride]):
-            pieces = [DrivingIndex(scan_range) for scan_range in ranges]
-            what = "walk in order of time"
-            hits += [
-                hit for _, hit in await search.read(pieces, select_matches, what, search.until)
-            ]
-        search.take(hits, stride)
+        what, pieces = "walk in order of time", [DrivingIndex(stride)]
+        found = await search.read(pieces, select_matches, what, search.until)
+        search.take([hit for _, hit in found], stride)
         too_few = search.missing * length > _LONGEST_DETOUR * search.scan * len(search.hits)
         if query.is_driven or (lacking and too_few):
             break
@@ -239,20 +258,20 @@ async def _choose_stride(
 ) -> tuple[ScanRange, Sequence[ScanRange]]:
     """Return the next range to scan, with a fair share of each model, and the pieces after it."""
     query = search.query
-    share = max(length // len(query.models), _LEAST_SCAN if length >= SCAN else 1)
+    models = len(query.scan_range.models)
+    share = max(length // models, _LEAST_SCAN if length >= SCAN else 1)
     run = take_unbroken(parts)
     here = span_around(run)
 
     def select_last(piece: DrivingIndex) -> Select[Any]:
         uids = select(inference.c.uid).where(piece.scan_range.of(inference))
-        return order_matches(query, uids, 1).offset(share - 1)
+        last = search.sort_rows(uids).limit(1).offset(share - 1)
+        selected: Select[Any] = read_each(piece.scan_range, last)
+        return selected
 
-    ends: list[UUID] = []
-    for ranges in query.split([here]):
-        pieces = [DrivingIndex(scan_range) for scan_range in ranges]
-        what = "see how far to walk"
-        found = await search.read(pieces, select_last, what, search.until)
-        ends += [hit.uid for _, hit in found]
+    what = "see how far to walk"
+    found = await search.read([DrivingIndex(here)], select_last, what, search.until)
+    ends = [hit.uid for _, hit in found]
     if not ends:
         return here, parts[len(run) :]
     if query.newest_first:
@@ -267,7 +286,8 @@ async def _choose_stride(
 
 async def _follow(search: TimeSearch, parts: Sequence[ScanRange]) -> None:
     """Use driving indexes: one partition, then two, then more, until the page is full."""
-    for group in split_growing(parts, search.query.group):
+    is_apart = await reads_apart(search.connection, search.query.scan_range)
+    for group in split_growing(parts, 1 if is_apart else search.query.group):
         try:
             is_read = await _follow_group(search, group)
         except OutOfTime:
@@ -285,10 +305,8 @@ async def _follow_group(search: TimeSearch, group: Sequence[ScanRange]) -> bool:
     everything = not (query.conditions or query.marks)
     if search.ahead and everything and not search.hits and len(group) == 1:
         hits: list[Hit] | None = await _read_ahead(search, search.ahead, group[0], deadline)
-    elif query.others:
-        hits = await _read_of_several(search, group, deadline)
     else:
-        hits = await _read_of_one(search, group, deadline)
+        hits = await _read_first(search, group, deadline)
     if hits is None:
         return False
     search.take(hits, span_around(group))
@@ -296,27 +314,10 @@ async def _follow_group(search: TimeSearch, group: Sequence[ScanRange]) -> bool:
     return True
 
 
-async def _read_of_several(
-    search: TimeSearch, group: Sequence[ScanRange], deadline: Deadline
-) -> list[Hit]:
-    """Return the first hits of all models; later models only beyond what was found."""
-    hits, bounds = list[Hit](), (LOWEST, HIGHEST)
-    for ranges in search.query.split(group):
-        clipped = [scan_range.clip(*bounds) for scan_range in ranges]
-        pieces = await _choose_pieces(search, clipped, deadline)
-        if pieces:
-            found = await _read_pieces(search, pieces, deadline)
-            hits = search.choose_first([*hits, *(hit for _, hit in found)])
-        if len(hits) == search.missing:
-            worst = hits[-1].uid
-            bounds = (worst, HIGHEST) if search.query.newest_first else (LOWEST, worst)
-    return hits
-
-
-async def _read_of_one(
+async def _read_first(
     search: TimeSearch, group: Sequence[ScanRange], deadline: Deadline
 ) -> list[Hit] | None:
-    """Return the first hits of the only model, from no more partitions than fill the page.
+    """Return the first hits, from no more partitions than fill the page.
 
     None: those of several partitions may be wrong.
     """
@@ -361,7 +362,7 @@ async def _read_pieces(
     query, most = search.query, search.missing if limit is None else limit
 
     def select_matches(piece: DrivingIndex) -> Select[Any]:
-        return order_matches(query, build_matches(query, piece), most)
+        return search.select_first(piece.scan_range, build_matches(query, piece), most)
 
     what = "let an index lead" if query.is_driven else "read in order of time"
     return await search.read(pieces, select_matches, what, deadline, limit=limit)
@@ -414,10 +415,10 @@ def _find_subtracted(query: Query) -> OfKey | None:
 def _select_count(query: Query, pieces: Sequence[DrivingIndex]) -> Select[Any]:
     key = _find_subtracted(query)
     if key is None:
-        counts = [count_matches(build_matches(query, piece)) for piece in pieces]
+        counts = [(piece, count_matches(build_matches(query, piece))) for piece in pieces]
     else:
-        counts = [row for piece in pieces for row in count_without(query, key, piece.scan_range)]
-    counted = union_all(*counts).subquery()
+        counts = [(p, rows) for p in pieces for rows in count_without(query, key, p.scan_range)]
+    counted = union_all(*(read_each(p.scan_range, rows) for p, rows in counts)).subquery()
     return select(func.sum(counted.c.matches))
 
 

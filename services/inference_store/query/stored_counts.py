@@ -67,7 +67,7 @@ def _select_valid(query: Query, parts: Sequence[ScanRange], column: Number) -> S
     within = (mark.model == here.model, mark.uid >= here.lo, mark.uid < here.hi)
     marked = exists().where(*within, mark.scope == "inference")
     return select(here.model, here.lo, here.hi, column.label("number")).where(
-        here.model == bind_many(query.models, INTEGER()).any_(),
+        here.model == bind_many(query.scan_range.models, INTEGER()).any_(),
         here.lo == starts.any_(),
         here.counted_at.is_not(None),
         ~outdated,

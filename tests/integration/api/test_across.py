@@ -11,6 +11,7 @@ from tests.integration.stored_inferences import NewInference, at
 from .conftest import Api
 
 _QUERY, _COUNT = "/v1/inferences/query", "/v1/inferences/count"
+_AGGREGATE = "/v1/inferences/aggregate"
 _ONE = "/v1/models/a/inferences"
 
 
@@ -110,6 +111,14 @@ async def test_explained(api: Api) -> None:
             assert step["actual_rows"] >= 0
             assert " on " in step["what"]
         assert "424242424242" not in str(explanation)
+    # three models take the statements of one
+    aggregate = {"measures": [{"function": "mean", "of": "rank"}], "group_by": [{"time": "day"}]}
+    for path, asked in ((_QUERY, {"filter": "rank >= 0"}), (_COUNT, {}), (_AGGREGATE, aggregate)):
+        steps = [
+            len((await api.ask(path, {**asked, **of, "explain": True}))["explain"]["steps"])
+            for of in ({"model_ids": ["a"]}, {"model_ids": ["a", "b", "c"]})
+        ]
+        assert steps[0] == steps[1], path
     counted = await api.ask(_COUNT, {"explain": True})
     steps = counted["explain"]["steps"]
     assert sum(step["actual_rows"] for step in steps) == counted["count"] == 12

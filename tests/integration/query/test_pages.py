@@ -185,7 +185,7 @@ async def _measure(
     known = await registrations.find_by_ids(connection, ["one"])
     targets = await build_targets(connection, list(known.values()), question)
     aggregation = Aggregation.model_validate({"measures": [measure], "group_by": by})
-    answer = await aggregate(connection, targets, aggregation, deadline=Deadline.after(_SECONDS))
+    answer = await aggregate(connection, *targets, aggregation, deadline=Deadline.after(_SECONDS))
     return {
         tuple(group.key.values()): value
         for group in answer.groups

@@ -35,7 +35,9 @@ _KILLED = "\npytestmark = pytest.mark.kills\n"
     ],
     ids=["a failure that does not come back", "beside a wrong answer", "after a kill"],
 )
-def test_a_failure_is_repeated_once_but_not_after_a_kill(text: str, code: int, said: str, tmp_path: Path) -> None:
+def test_a_failure_is_repeated_once_but_not_after_a_kill(
+    text: str, code: int, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "test_some.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = kills\n")
     # Its steps, failures and flakes are none of the run's around it.

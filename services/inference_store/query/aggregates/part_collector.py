@@ -19,6 +19,8 @@ from inference_store.query.deadline import (
     ScanRange,
     bind_many,
     fetch,
+    leave_out,
+    read_each,
     span_around,
     split_unbroken,
 )
@@ -27,7 +29,7 @@ from inference_store.query.driving import (
     iterate_pieces,
     settings_for,
 )
-from inference_store.query.matching import Query, find_pieces
+from inference_store.query.matching import Query, find_pieces, split_models
 from inference_store.query.stored_counts import Number, choose_column, read_stored
 
 from .aggregation import LABEL, Operand
@@ -46,6 +48,7 @@ from .rows import (
     by_label,
     by_one_key,
     ends_of,
+    merge_sums,
     select_bins,
     select_first,
     select_groups,
@@ -56,11 +59,9 @@ from .rows import (
 class Naming:
     """Converts raw values; labels and long texts are looked up once."""
 
-    def __init__(
-        self, connection: AsyncConnection, queries: Sequence[Query], deadline: Deadline
-    ) -> None:
+    def __init__(self, connection: AsyncConnection, query: Query, deadline: Deadline) -> None:
         self._connection = connection
-        self._queries = queries
+        self._query = query
         self._deadline = deadline
         self._labels: dict[int, str] = {}
         self._whole: dict[tuple[int, str], str] = {}
@@ -94,10 +95,8 @@ class Naming:
 
     async def _learn_whole(self, operand: Operand, cut: set[str]) -> None:
         missing = {value for value in cut if (operand.key, value) not in self._whole}
-        for query in self._queries:
-            if not missing:
-                return
-            parts = await find_pieces(self._connection, query)
+        for query in await split_models(self._connection, self._query):
+            parts = await find_pieces(self._connection, query) if missing else ()
             for group in split_unbroken(parts):
                 if missing:
                     statement = _select_whole(span_around(group), operand, missing)
@@ -119,7 +118,9 @@ def _select_whole(scan_range: ScanRange, operand: Operand, cut: set[str]) -> Sel
         table.c.whole.is_not(None),
     )
     whole = row.limit(1).lateral()
-    return select(value.label("value"), whole.c.whole).join(whole, true())
+    rows = select(value.label("value"), whole.c.whole).join(whole, true())
+    selected: Select[Any] = read_each(scan_range, rows)
+    return selected
 
 
 # The rows of one part's result, at most: groups, or groups and values. All parts: twice as many.
@@ -169,35 +170,30 @@ class Reading:
     """Returns the stored column that has its rows; parts with a valid one are not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The aggregation of one model."""
-
-    registration: Registration
-    query: Query
-
-
 class PartCollector:
-    """The merged results of several models and many partitions."""
+    """The merged results of one model or several and of many partitions."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         connection: AsyncConnection,
-        targets: Sequence[Target],
+        models: Mapping[int, Registration],
+        query: Query,
         dimensions: Sequence[Dimension],
         deadline: Deadline,
         budget: Budget,
     ) -> None:
-        self._targets = targets
+        self._models = models
+        self._query = query
         self._dimensions = dimensions
         # A model's id is the same in all its rows: it is added here, not read from them.
+        self._of_model = [by.operand.name for by in dimensions if _is_of_model(by)]
         self._row_dimensions = [
             dimension for dimension in dimensions if not _is_of_model(dimension)
         ]
         self._connection = connection
         self._deadline = deadline
         self._budget = budget
-        self._naming = Naming(connection, [target.query for target in targets], deadline)
+        self._naming = Naming(connection, query, deadline)
 
     async def collect(
         self, requested_sums: RequestedSums, *, counted: Counted | None = None
@@ -227,7 +223,7 @@ class PartCollector:
     def _choose_counts(self) -> Sequence[Reading]:
         """Return what counts the inferences of each group; of a label or key, from an index."""
         by, what = self._row_dimensions, "count the groups"
-        first = by[0] if len(by) == 1 and self._everything else None
+        first = by[0] if len(by) == 1 and not self._query.conditions else None
         if first == Value(LABEL):
             own = partition_count.c
             how: dict[str, Any] = {"what": "count by label", "as_one": False, "settings": _SORTING}
@@ -248,7 +244,7 @@ class PartCollector:
         `number` says only whether there is any value. It is for a collector without dimensions.
         """
         sums: RequestedSums = {operand: frozenset({"low", "high"})}
-        if self._values_lead(operand) and not any(target.query.marks for target in self._targets):
+        if self._values_lead(operand) and not self._query.marks:
             build = partial(ends_of, operand=operand)
             groups = await self._read([Reading(build, "find the ends", as_one=False)], sums)
         else:
@@ -265,14 +261,10 @@ class PartCollector:
         build = partial(select_first, operand=operand, prefix=prefix, limit=limit)
         return await self._read([Reading(build, "read the first values")], also=[Value(operand)])
 
-    @property
-    def _everything(self) -> bool:
-        return not any(target.query.conditions for target in self._targets)
-
     def _values_lead(self, operand: Operand) -> bool:
         """Check whether an index has all values of the operand, in order."""
         is_number = operand.source == "metadata" and operand.kind == "number"
-        return is_number and self._everything
+        return is_number and not self._query.conditions
 
     async def _read(
         self,
@@ -287,15 +279,14 @@ class PartCollector:
         """
         held: Groups = {}
         behind = [*self._row_dimensions, *also]
-        for target in self._targets:
-            own = tuple(
-                getattr(target.registration, by.operand.name)
-                for by in self._dimensions
-                if _is_of_model(by)
-            )
+        for query in await split_models(self._connection, self._query):
             for reading in readings:
-                async for row in self._rows(target.query, reading):
-                    raw = (own, *row[: len(behind)])
+                merge = partial(self._merge_models, len(behind), requested_sums)
+                async for model, row in self._rows(query, reading, merge):
+                    of = self._models[query.scan_range.model if model is None else model]
+                    own = tuple(getattr(of, name) for name in self._of_model)
+                    begin = row._fields.index("n") - len(behind)
+                    raw = (own, *row[begin : begin + len(behind)])
                     if raw not in held:
                         self._budget.take()
                         held[raw] = Summed()
@@ -314,33 +305,54 @@ class PartCollector:
                 groups[key] = group
         return groups
 
-    async def _rows(self, query: Query, reading: Reading) -> AsyncIterator[Any]:
-        """Yield the rows of all parts. Raises TooManyGroups."""
+    def _merge_models(
+        self, groups: int, requested_sums: RequestedSums, scan_range: ScanRange, part: Part
+    ) -> Any:
+        """Select the rows of a part; of several models those of all together, unless they are
+        groups: then behind the model."""
+        if not scan_range.is_of_several:
+            return part
+        model, *columns = read_each(scan_range, part).subquery().c
+        names = ["n"]
+        for sums in requested_sums.values():
+            names += ["n", *sorted(sums)]
+        by = [*([model] if self._of_model else ()), *columns[:groups]]
+        merged = zip(names, columns[groups:], strict=True)
+        return select(*by, *(merge_sums(*one) for one in merged)).group_by(*by)
+
+    async def _rows(
+        self, query: Query, reading: Reading, merge: Callable[[ScanRange, Part], Part]
+    ) -> AsyncIterator[tuple[int | None, Any]]:
+        """Yield the rows of all parts, each with its model if it matters which of several it is.
+        Raises TooManyGroups."""
         parts = await find_pieces(self._connection, query)
         column = reading.stored(query)
         if column is not None:
             stored = await read_stored(self._connection, query, parts, column, self._deadline)
-            parts = [part for part in parts if part not in stored]
-            for number in stored.values():
+            parts = leave_out(parts, stored)
+            for part, number in stored.items():
                 numbers = number if isinstance(number, Mapping) else {None: number}
                 for group, n in numbers.items():
-                    yield Row(None if group is None else int(group), n)
-        build, what = reading.build, reading.what
+                    yield part.model, Row(None if group is None else int(group), n)
+        what = reading.what
+        is_named = query.scan_range.is_of_several and bool(self._of_model)
+
+        def build(piece: DrivingIndex) -> Part:
+            return merge(piece.scan_range, reading.build(query, piece))
+
         if not query.conditions:
             for run in split_unbroken(parts):
                 here = [span_around(run)] if reading.as_one else run
-                statements = [
-                    partial(build, query, DrivingIndex(scan_range)) for scan_range in here
-                ]
+                statements = [partial(build, DrivingIndex(scan_range)) for scan_range in here]
                 async for row in self._fetched(statements, what, reading.settings, large=False):
-                    yield row
+                    yield (row[0] if is_named else None), row
             return
         async for pieces in iterate_pieces(self._connection, query, parts, self._deadline):
-            statements = [partial(build, query, leading) for leading in pieces]
+            statements = [partial(build, leading) for leading in pieces]
             async for row in self._fetched(
                 statements, what, settings_for(pieces), large=query.large
             ):
-                yield row
+                yield (row[0] if is_named else None), row
 
     async def _fetched(
         self,

@@ -280,6 +280,13 @@ def _select_sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
     return func.min(value) if name == "low" else func.max(value)
 
 
+def merge_sums(name: str, value: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Merge the sums of several models, a `Sum` or the number `n`, to one."""
+    if name in {"low", "high"}:
+        return func.min(value) if name == "low" else func.max(value)
+    return _as_whole(value).label(value.name) if name in {"n", "true"} else func.sum(value)
+
+
 def _order_value(operand: Operand, row: Any) -> Any:
     if operand.source == "metadata":
         if operand.kind == "string":
@@ -351,7 +358,7 @@ def _from_value_to_value(
         .order_by(value)
         .limit(1)
     )
-    values = select(here.scalar_subquery().label("value")).cte(recursive=True)
+    values = select(here.scalar_subquery().label("value")).cte(recursive=True, nesting=True)
     following = here.where(value > values.c.value).correlate(values).scalar_subquery()
     values = values.union_all(select(following).where(values.c.value.is_not(None)))
     there = values.c.value.is_not(None)
@@ -385,7 +392,8 @@ def by_one_key(query: Query, here: DrivingIndex, dimension: Dimension) -> Compou
     """Count inferences by the values of a single-valued key, from its side table."""
     assert not isinstance(dimension, InTime)
     rows = Rows(query, here, dimension.operand)
-    groups = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
+    # nested: inside of `read_each` it is that of each model
+    groups = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte(nesting=True)
     with_value = select(func.coalesce(func.sum(groups.c.n), 0)).scalar_subquery()
     nobody = _number(_everybody(query, here.scan_range).scalar_subquery() - with_value)
     return union_all(select(groups.c.g0, groups.c.n), nobody)

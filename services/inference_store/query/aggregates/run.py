@@ -1,16 +1,18 @@
 """Runs an aggregation, from its names to its numbers."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.index.registrations import Registration
 from inference_store.index.tables import inference
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
 from inference_store.inference.events.event import received_at_of, uid_floor
@@ -23,8 +25,9 @@ from inference_store.query.deadline import (
     split_unbroken,
 )
 from inference_store.query.filters.typed import Kind
-from inference_store.query.matching import Query, find_pieces
+from inference_store.query.matching import Query, find_pieces, split_models
 from inference_store.query.preparation import UnknownKeys
+from inference_store.query.search import Search
 
 from .aggregation import (
     AGGREGATES,
@@ -49,7 +52,7 @@ from .answer import (
     sort_groups,
 )
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
-from .part_collector import Budget, PartCollector, Target
+from .part_collector import Budget, PartCollector
 from .rows import (
     Counted,
     CountedBy,
@@ -72,7 +75,8 @@ MOST_SPANS: Final = 10_000
 @dataclass(slots=True)
 class _Run:
     connection: AsyncConnection
-    targets: list[Target]
+    models: Mapping[int, Registration]
+    query: Query
     aggregation: Aggregation
     deadline: Deadline
     names: Names
@@ -89,23 +93,26 @@ class _Run:
     def make_collector(self, dimensions: Sequence[Dimension] | None = None) -> PartCollector:
         """Return a collector by these dimensions, or by the requested ones."""
         by = self.dimensions if dimensions is None else dimensions
-        return PartCollector(self.connection, self.targets, by, self.deadline, self.budget)
+        about = self.connection, self.models, self.query
+        return PartCollector(*about, by, self.deadline, self.budget)
 
 
 async def aggregate(
     connection: AsyncConnection,
-    targets: Sequence[Target],
+    models: Sequence[Registration],
+    query: Query,
     aggregation: Aggregation,
     *,
     deadline: Deadline,
     unknown_keys: UnknownKeys = "refuse",
 ) -> Aggregated:
-    """Return the groups and their measures.
+    """Return the groups and their measures. `models`: those of the query.
 
     Raises Invalid, UnknownKey, ImpossibleComparison, TooManyGroups, OutOfTime.
     """
-    names = Names([target.query.scan_range.model for target in targets], unknown_keys)
-    run = _Run(connection, list(targets), aggregation, deadline, names)
+    numbered = {model.model: model for model in models}
+    names = Names([*numbered], unknown_keys)
+    run = _Run(connection, numbered, query, aggregation, deadline, names)
     await _resolve(run)
     run.dimensions = [
         await _dimension(run, by, f"group_by[{n}]") for n, by in enumerate(aggregation.group_by)
@@ -181,7 +188,8 @@ async def _in_time(run: _Run, span: str, zone: str, path: str) -> InTime:
 
     Inferences received meanwhile, outside of them, are not read.
     """
-    first, last = await _find_end(run, newest=False), await _find_end(run, newest=True)
+    asked = run.connection, run.query, run.deadline
+    first, last = await find_end(*asked, newest=False), await find_end(*asked, newest=True)
     if first is None or last is None:
         return InTime((LOWEST, HIGHEST))
     try:
@@ -191,9 +199,7 @@ async def _in_time(run: _Run, span: str, zone: str, path: str) -> InTime:
         detail = f"Spans of {span}: {message}. Narrow received_at, or take longer spans."
         raise TooManyGroups(detail, faults=[Fault(path, message)]) from None
     uids = tuple(map(uid_floor, begins))
-    for number, target in enumerate(run.targets):
-        clipped = target.query.scan_range.clip(uids[0], uids[-1])
-        run.targets[number] = replace(target, query=replace(target.query, scan_range=clipped))
+    run.query = replace(run.query, scan_range=run.query.scan_range.clip(uids[0], uids[-1]))
     return InTime(uids)
 
 
@@ -318,27 +324,19 @@ def _group(run: _Run, summed: Summed, key: Key) -> Group:
     return Group(raw=key, inferences=summed.inferences, key=named, measures=measures)
 
 
-async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
-    """Return when the first or the last inference of all models was received."""
-    ends = [
-        end
-        for target in run.targets
-        if (end := await find_end(run.connection, target.query, run.deadline, newest=newest))
-    ]
-    return max(ends, default=None) if newest else min(ends, default=None)
-
-
 async def find_end(
     connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
 ) -> datetime | None:
     """Return when the first or the last inference in the range was received. Raises OutOfTime."""
-    uid = inference.c.uid
-    what = f"find the {'last' if newest else 'first'} inference"
-    parts = await find_pieces(connection, replace(query, newest_first=newest))
-    for group in split_unbroken(parts):
-        here = select(uid).where(span_around(group).of(inference)).limit(1)
-        first = here.order_by(uid.desc() if newest else uid)
-        rows = await fetch(connection, first, deadline, what=what)
-        if rows:
-            return received_at_of(rows[0][0])
-    return None
+    what, choose = f"find the {'last' if newest else 'first'} inference", max if newest else min
+    ends: list[UUID] = []
+    for one in await split_models(connection, replace(query, newest_first=newest)):
+        for group in split_unbroken(await find_pieces(connection, one)):
+            search = Search(connection=connection, query=one, limit=1, deadline=deadline)
+            here = span_around(group)
+            first = search.select_first(here, select(inference.c.uid).where(here.of(inference)), 1)
+            rows = await fetch(connection, first, deadline, what=what)
+            ends += [row.uid for row in rows]
+            if rows:
+                break
+    return received_at_of(choose(ends)) if ends else None

@@ -1,18 +1,17 @@
-"""The models of an aggregation, with the query of each."""
+"""The models of an aggregation, and its query."""
 
 from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.registrations import Registration
-from inference_store.query.aggregates import Target
+from inference_store.query.matching import Query
 from inference_store.query.preparation import QueryRequest, prepare
 
 
 async def build_targets(
     connection: AsyncConnection, models: Sequence[Registration], request: QueryRequest
-) -> list[Target]:
-    """Return the query of each model."""
+) -> tuple[Sequence[Registration], Query]:
+    """Return what `aggregate` takes."""
     numbers = [registration.model for registration in models]
-    prepared = await prepare(connection, numbers, request)
-    return [Target(of, prepared.query.of_model(of.model)) for of in models]
+    return models, (await prepare(connection, numbers, request)).query

@@ -269,7 +269,7 @@ async def _check_question(
     )
     targets = await build_targets(connection, known_registrations, question)
     answer = await aggregate(
-        connection, targets, aggregation, deadline=Deadline.after(300), unknown_keys="empty"
+        connection, *targets, aggregation, deadline=Deadline.after(300), unknown_keys="empty"
     )
     matching = [inference for inference in visible if holds(inference)]
     expected = plain.group_inferences(matching, [values for _, values in groupings])
@@ -359,7 +359,7 @@ async def _measured(engine: AsyncEngine, *measures: MeasureBody, **conditions: A
         known = (await registrations.find_by_ids(connection, ["model"])).values()
         targets = await build_targets(connection, list(known), QueryRequest(**conditions))
         aggregation = Aggregation(measures=list(measures))
-        answer = await aggregate(connection, targets, aggregation, **options)
+        answer = await aggregate(connection, *targets, aggregation, **options)
     [group] = answer.groups
     return group.measures
 

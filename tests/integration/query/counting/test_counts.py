@@ -79,7 +79,9 @@ async def _count_by_label(connection: AsyncConnection, model_id: str, until: Any
     chosen = await build_targets(
         connection, list(known_registrations.values()), QueryRequest(until=until)
     )
-    answer = await aggregates.aggregate(connection, chosen, _BY_LABEL, deadline=Deadline.after(300))
+    answer = await aggregates.aggregate(
+        connection, *chosen, _BY_LABEL, deadline=Deadline.after(300)
+    )
     return {group.key["label"]: group.measures["all"] for group in answer.groups}
 
 
