@@ -120,7 +120,7 @@ async def _measure_across(asker: Asker, *, runs: int, seconds: float) -> list[Fi
 async def _measure_writing(dsn: str, count: int) -> float:
     events = list(make_events(0, count))
     began = time.perf_counter()
-    await fill(dsn, events, model_id=unique("bench"), keys=False)
+    await fill(dsn, events, model_ids=[unique("bench")], keys=False)
     return count / (time.perf_counter() - began)
 
 

@@ -116,17 +116,20 @@ async def fill(
     dsn: str,
     events: Iterable[Event],
     *,
-    model_id: str = MODEL,
+    model_ids: Sequence[str] = (MODEL,),
     keys: bool = True,
     bucket: str = BUCKET,
 ) -> None:
-    """Index events without Kafka, and gather statistics; `keys`: their rows name objects."""
+    """Index events without Kafka, one of each model in turn, and gather statistics; `keys`: their
+    rows name objects."""
     engine = create_engine(dsn)
     dictionary = Dictionary(engine)
     waiting = iter(events)
     while some := list(islice(waiting, _BATCH)):
         await make_missing(engine, [event.received_at for event in some], target=5_000_000)
-        await index_events(engine, dictionary, some, model_id, keys=keys, bucket=bucket)
+        for n, model_id in enumerate(model_ids):
+            of_it = some[n :: len(model_ids)]
+            await index_events(engine, dictionary, of_it, model_id, keys=keys, bucket=bucket)
     await analyse(engine)
     await engine.dispose()
 

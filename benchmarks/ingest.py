@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
 import asyncpg
 import psutil
@@ -190,16 +189,13 @@ async def _read_batches(dsn: str, first: int, count: int) -> list[Batch]:
     bounds = [uid_floor(next(make_events(number, 1)).received_at) for number in numbers]
     batches: list[Batch] = []
     for lo, hi in pairwise(bounds):
-        batches.append({table: await _read_rows(connection, table, lo, hi) for table in _TABLES})
+        batch = {table: io.BytesIO() for table in _TABLES}
+        for table, out in batch.items():
+            query = f"SELECT * FROM {table} WHERE uid >= $1 AND uid < $2"
+            await connection.copy_from_query(query, lo, hi, output=out, format="binary")
+        batches.append({table: out.getvalue() for table, out in batch.items()})
     await connection.close()
     return batches
-
-
-async def _read_rows(connection: asyncpg.Connection, table: str, lo: UUID, hi: UUID) -> bytes:
-    out = io.BytesIO()
-    query = f"SELECT * FROM {table} WHERE uid >= $1 AND uid < $2"
-    await connection.copy_from_query(query, lo, hi, output=out, format="binary")
-    return out.getvalue()
 
 
 async def _copy_batches(dsn: str, batches: Sequence[Batch], servers: PidsByName) -> Measured:

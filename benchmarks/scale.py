@@ -108,7 +108,8 @@ async def _ingesting(
     try:
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            counts = [await asyncio.to_thread(_count_assigned, service) for service in services]
+            name = "ingester_partitions_assigned"
+            counts = [await asyncio.to_thread(service.metrics, name) for service in services]
             if sum(counts) == partitions and all(counts):
                 break
             if time.monotonic() > deadline:
@@ -118,10 +119,6 @@ async def _ingesting(
     finally:
         for service in services:
             await asyncio.to_thread(service.stop)
-
-
-def _count_assigned(service: Service) -> float:
-    return service.metrics("ingester_partitions_assigned")
 
 
 async def _measure(

@@ -1,8 +1,9 @@
 """`make bench-api`: by id, pages, a count, a picture and a stream, by 1 and by 32 callers.
 
 The api has access control, rights and the audit on. Beside it, in the same rounds, a bare route
-that sends one prepared statement and dumps its rows; pictures are held against MinIO's own GET.
-At the end one caller asks alone, and beside another who sends hostile bodies.
+that sends one prepared statement and dumps its rows; pictures are held against MinIO's own GET, and
+questions of many models against those of one that has the same rows. At the end one caller asks
+alone, and beside another who sends hostile bodies.
 """
 
 import argparse
@@ -34,16 +35,19 @@ _MOST_STREAM_US: Final = 250
 _TOKEN: Final = "a-token-of-the-benchmark"
 _PICTURE: Final = bytes(range(256)) * 400
 _PICTURES: Final = 200
+_MANY: Final = [f"{MODEL}-{n}" for n in range(100)]
 _INFERENCES: Final = f"/v1/models/{MODEL}/inferences"
 _NDJSON: Final = "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """All that is asked. `limited`: another api on the same store, with the default rate."""
+    """All that is asked. `limited`: another api on the same store, with the default rate; `many`:
+    an api on a store that has the same rows in many models."""
 
     api: Served
     limited: Served
+    many: Served
     floor: Served
     # of an analyst, and of another caller: access, rights and the audit are on
     keys: Sequence[str]
@@ -67,6 +71,7 @@ class _Case:
     floor: Question
     most_times: float | None = None
     most_more_ms: float | None = None
+    of_many: bool = False
 
 
 def main() -> None:
@@ -91,9 +96,10 @@ def _start(inferences: int) -> Iterator[_Stage]:
         postgres = stack.enter_context(PostgresServer(POSTGRES))
         minio = stack.enter_context(MinioServer())
         minio.create_bucket(BUCKET)
-        dsn = postgres.create_database("bench")
-        migrate(dsn)
-        asyncio.run(fill(dsn, make_events(0, inferences)))
+        dsn, many = (postgres.create_database(name) for name in ("bench", "many"))
+        for database_dsn, model_ids in ((dsn, [MODEL]), (many, _MANY)):
+            migrate(database_dsn)
+            asyncio.run(fill(database_dsn, make_events(0, inferences), model_ids=model_ids))
         pictured = list(make_events(0, _PICTURES))
         put_objects(open_store(minio, BUCKET), pictured, data=_PICTURE)
         api = _start_api(stack, dsn, minio, API_RATE_LIMIT_PER_MINUTE="0")
@@ -101,6 +107,7 @@ def _start(inferences: int) -> Iterator[_Stage]:
         yield _Stage(
             api=api,
             limited=_start_api(stack, dsn, minio),
+            many=_start_api(stack, many, minio, API_RATE_LIMIT_PER_MINUTE="0"),
             floor=_start_floor(stack, dsn),
             keys=[_make_key(api, name) for name in ("bench", "other")],
             model=int(database.ask("SELECT model FROM registration")),
@@ -143,6 +150,12 @@ def _list_cases(stage: _Stage) -> list[_Case]:
         half = len(uids) // 2
         return Question(lambda n: f"/{name}/{stage.model}/{uids[half + n % half]}")
 
+    def of_models(name: str, path: str, **body: Any) -> _Case:
+        asked = Question(
+            lambda _: f"/v1/inferences/{path}", body, {"Authorization": f"Bearer {_TOKEN}"}
+        )
+        return _Case(f"{name} of 100 models, beside one", asked, asked, most_times=3, of_many=True)
+
     def page(**more: Any) -> Question:
         return Question(lambda _: f"{_INFERENCES}/query", {"limit": 50, **more}, head)
 
@@ -171,6 +184,9 @@ def _list_cases(stage: _Stage) -> list[_Case]:
             Question(lambda n: pictures[n % len(pictures)]),
             most_more_ms=6,
         ),
+        of_models("a page of 50", "query", limit=50, include=[], filter="zoom = 7"),
+        of_models("a count", "count", filter="zoom = 7"),
+        of_models("labels by hour", "aggregate", group_by=[{"label": True}, {"time": "hour"}]),
     ]
 
 
@@ -209,9 +225,12 @@ async def _measure_round(
     stage: _Stage, case: _Case, callers: int, seconds: float
 ) -> dict[str, dict[str, float]]:
     bare = Served("", stage.floor.pid) if case.most_more_ms else stage.floor
+    pair = (stage.many, stage.api) if case.of_many else (stage.api, bare)
     figures: dict[str, Figures] = {
-        "api": await measure(stage.api, case.api, callers=callers, seconds=seconds),
-        "floor": await measure(bare, case.floor, callers=callers, seconds=seconds),
+        name: await measure(server, question, callers=callers, seconds=seconds)
+        for name, server, question in zip(
+            ("api", "floor"), pair, (case.api, case.floor), strict=True
+        )
     }
     return {name: asdict(each) for name, each in figures.items()}
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -51,14 +51,11 @@ async def _answer(request: Request) -> Response:
     name, model, uid = request.url.path[1:].split("/")
     async with request.app.state.pool.acquire() as connection:
         rows = await connection.fetch(STATEMENTS[name], int(model), UUID(uid))
-    body = orjson.dumps([dict(row) for row in rows], default=_other)
+    body = orjson.dumps(
+        [dict(row) for row in rows],
+        default=lambda value: float(value) if isinstance(value, Decimal) else str(value),
+    )
     return Response(body, media_type="application/json")
-
-
-def _other(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return float(value)
-    return str(value)
 
 
 if __name__ == "__main__":

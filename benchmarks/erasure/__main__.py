@@ -250,9 +250,9 @@ class _Bench:
         """Store them; their rows name objects where there is a bucket. Unless they are alone
         an inference of another model keeps the partition. Returns their model."""
         if not alone:
-            await fill(self._dsn, events[:1], model_id="kept", keys=False)
+            await fill(self._dsn, events[:1], model_ids=["kept"], keys=False)
         model_id, keys = events[0].model_id, bucket is not None
-        await fill(self._dsn, events, model_id=model_id, keys=keys, bucket=bucket or BUCKET)
+        await fill(self._dsn, events, model_ids=[model_id], keys=keys, bucket=bucket or BUCKET)
         return model_id
 
     async def _count_inferences(self, model_id: str) -> int:

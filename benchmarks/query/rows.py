@@ -4,7 +4,7 @@ They are the rows that the ingester would write. The metadata as they came are l
 that no search reads; the disk would hold half as many inferences).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,14 +116,6 @@ def _string(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
         yield _side(chunk, numbers, "tags[]", _TAGS[tags], np.flatnonzero(tags >= 0))
     note = _padded(b"seen by hand, number ", chunk.number, 10)
     yield _side(chunk, numbers, "note", note, np.flatnonzero(chunk.noted))
-
-
-def _bool(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
-    yield _side(chunk, numbers, "night", _boolean(chunk.night), None)
-
-
-def _timestamp(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
-    yield _side(chunk, numbers, "captured_at", _instant(chunk.captured_at), None)
 
 
 def _presence(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
@@ -254,7 +246,7 @@ class Written:
     """A table that is loaded: the columns that are written, and a chunk's rows."""
 
     columns: tuple[str, ...]
-    rows: Callable[[Chunk, Numbers], Iterator[bytes]]
+    rows: Callable[[Chunk, Numbers], Iterable[bytes]]
 
 
 TABLES: Final[Mapping[str, Written]] = {
@@ -273,6 +265,8 @@ TABLES: Final[Mapping[str, Written]] = {
         _inference,
     ),
     "metadata_presence": Written(("model", "key", "uid", "is_null"), _presence),
-    "metadata_bool": Written(_SIDE, _bool),
-    "metadata_timestamp": Written(_SIDE, _timestamp),
+    "metadata_bool": Written(_SIDE, lambda c, n: [_side(c, n, "night", _boolean(c.night), None)]),
+    "metadata_timestamp": Written(
+        _SIDE, lambda c, n: [_side(c, n, "captured_at", _instant(c.captured_at), None)]
+    ),
 }
