@@ -9,7 +9,7 @@ code is 1 then. It needs the package `cryptography`.
 import argparse
 import json
 import sys
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -39,7 +39,15 @@ def envelope_of(text: bytes) -> dict[str, Any]:
         raise ValueError("it is not document, kind, signature and signed_by")
     if canonical(envelope) != text:
         raise ValueError("it is not in the canonical form")
+    signature = envelope["signature"]
+    if b64encode(b64decode(signature, validate=True)).decode() != signature:
+        raise ValueError("its signature has unused bits that are not zero")
     return envelope
+
+
+def is_same(value: Any, *others: Any) -> bool:
+    """Whether values are the same in JSON, where 1 is neither 1.0 nor true."""
+    return all(canonical(value) == canonical(other) for other in others)
 
 
 def is_signed(envelope: dict[str, Any], public: bytes) -> bool:
@@ -82,7 +90,7 @@ def is_listed(copy: Path, document: dict[str, Any]) -> bool:
     if len(content) % ENTRY_BYTES or not set(letters) <= set(b"idro"):
         return False
     signed = erased["inferences"], erased["objects"], leaves["count"], leaves["root"]
-    return (*counts, root_of(entries_in(content))) == signed
+    return is_same([*counts, root_of(entries_in(content))], signed)
 
 
 class Chain:
@@ -119,7 +127,8 @@ class Chain:
             return
         if starts_chain and id_of(signer) not in self.trusted:
             yield f"key {id_of(signer)} begins here without a key before it, and is not trusted"
-        if document["number"] != number or document["previous"] != self.hashes[-1]:
+        place = document["number"], document["previous"]
+        if not is_same(place, (number, self.hashes[-1])):
             yield "it does not follow the one before it"
         if introduced and document["key"] != id_of(introduced):
             yield "it gives its key the id of another"
@@ -147,9 +156,10 @@ class Chain:
         head = envelope_of(path.read_bytes())
         end = head["document"]["signed"]
         number = end["number"]
+        is_place = type(number) is int and 0 < number < len(self.hashes)
         if head["kind"] != "head" or not any(is_signed(head, key) for key in self.keys):
             yield f"no key of the chain has signed the head {path.name}"
-        elif number >= len(self.hashes) or self.hashes[number] != end["hash"]:
+        elif not is_place or self.hashes[number] != end["hash"]:
             yield f"the head {path.name} names certificate {number}, and it is not in the chain"
 
 

@@ -3,14 +3,16 @@
     python verify_entry.py proof COPY NUMBER < proof.json
     python verify_entry.py list COPY NUMBER THING --key PEM
 
-COPY is a copy by `certificates copy` that verify_certificates.py has checked. `proof`
-needs no secret: a line of `inference-store certificates prove`. `list` needs the key that hashed
-the list; THING is a uid or `s3://bucket/key`. The exit code is 1 where it is not in the list.
+COPY is a copy by `certificates copy` that verify_certificates.py has checked. `proof` needs no
+secret: it reads what `inference-store certificates prove` printed. `list` needs the key that hashed
+the list, one of those in the file; THING is a uid or `s3://bucket/key`. The exit code is 1 where it
+is not in the list.
 """
 
 import argparse
 import hmac
 import json
+import re
 import sys
 from collections.abc import Sequence
 from hashlib import sha256
@@ -30,6 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 ENTRY_BYTES = 33
 INFO = b"inference-store certificates: keyed hashes"
+KEYS = re.compile(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----\s*", re.DOTALL)
 
 
 def hashing_key(pem: bytes) -> bytes:
@@ -87,10 +90,12 @@ def main() -> int:
     leaves = envelope["document"]["leaves"]
     root = leaves["root"]
     if given.what == "proof":
-        proof = json.load(sys.stdin)
-        is_there = proof["size"] == leaves["count"] and leads_to(root, proof)
+        proofs = [json.loads(line) for line in sys.stdin if line.strip()]
+        proofs = [proof for proof in proofs if proof["certificate"] == given.number]
+        is_there = any(p["size"] == leaves["count"] and leads_to(root, p) for p in proofs)
     else:
-        entries = entries_of(hashing_key(given.key.read_bytes()), given.thing)
+        secrets = map(hashing_key, KEYS.findall(given.key.read_bytes()))
+        entries = [entry for secret in secrets for entry in entries_of(secret, given.thing)]
         is_there = is_in((given.copy / "lists" / root).read_bytes(), entries)
     print(f"It is {'' if is_there else 'not '}in certificate {given.number}.")
     return 0 if is_there else 1

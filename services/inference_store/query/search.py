@@ -110,6 +110,8 @@ class Search:
         With a `limit` a piece is read only if those before it have fewer rows. Raises OutOfTime.
         """
         found: list[tuple[int, Hit]] = []
+        if pieces and await reads_apart(self.connection, pieces[0].scan_range):
+            limit = None  # each model has rows of the same piece
         for some in await split_apart(self.connection, pieces):
             rows = await fetch(
                 self.connection,

@@ -1,6 +1,7 @@
 """Whatever is changed in a certificate, the chain, its end, a list, a row or an object: found."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -529,18 +530,27 @@ async def test_what_a_stranger_runs(
     assert (copied.returncode, copied.stderr) == (0, "2 documents copied.\n")
     assert say("copy", str(copy)).returncode == 1
     pem = tmp_path / "key.pem"
-    pem.write_text(KEY.pem)
+    pem.write_text(new_key().pem + KEY.pem)
     whole = run_example("verify_certificates.py", copy, "--trust", KEY.id)
     assert (whole.returncode, whole.stdout) == (0, ""), whole.stderr
     listed = ("verify_entry.py", "list", copy, 2)
     for thing, code in ((uid, 0), (few_erased[1].objects[0], 0), (uuid4(), 1), ("s3://b/k", 1)):
         assert run_example(*listed, thing, "--key", pem).returncode == code
-    proof = say("prove", uid).stdout
+    proof = json.dumps({"certificate": 1}) + "\n" + say("prove", uid).stdout
     changed = proof.replace('"index": ', '"index": 1')
     for content, code in ((proof, 0), (changed, 1)):
         assert (
             run_example("verify_entry.py", "proof", copy, 2, input_text=content).returncode == code
         )
+    certificate = copy / "0000000002.json"
+    text = certificate.read_text()
+    # of the last letter before the padding only two bits are of the signature
+    letters = re.sub(r'(?<="signature":".{85})[AQgw](?===)', lambda m: chr(ord(m[0]) + 1), text)
+    for wrong in (letters, re.sub(r'"count":(\d+)', r'"count":\1.0', text)):
+        assert wrong != text
+        certificate.write_text(wrong)
+        assert run_example("verify_certificates.py", copy, "--trust", KEY.id).returncode == 1
+    certificate.write_text(text)
     (copy / "heads" / "damaged").write_text("{}")
     (copy / "heads" / "folder").mkdir()
     damaged = run_example("verify_certificates.py", copy, "--trust", KEY.id)
