@@ -10,6 +10,7 @@ from typing import Final, TypeAlias, cast
 from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import exact, storable
 from inference_store.inference.metadata.values import MetadataCaps
+from inference_store.inference.metadata.values import read_timestamp as parse_timestamp
 
 from .tree import (
     MOST_POSITIONS,
@@ -23,11 +24,6 @@ from .tree import (
 )
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-# Without the hour 24, which Python 3.14 reads as midnight of the next day.
-_TIMESTAMP: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt]((?!24)\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?(?:[Zz]|([+-]\d\d:\d\d))",
-    re.ASCII,
-)
 _ESCAPES: Final = {
     "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r",
     "'": "'", "\\": "\\",
@@ -77,9 +73,9 @@ def text_of(value: str, at: SourceRange) -> Scalar:
 def read_date(text: str, at: SourceRange) -> Instant:
     """Read a date such as `2026-11-01`. Raises Refusal."""
     if _DATE.fullmatch(text) is None:
-        message = "a date is written 2026-11-01"
-        suggestions = [f"TIMESTAMP('{text}')"] if _TIMESTAMP.fullmatch(text) else []
-        raise Refusal(message, at, suggestions)
+        _, flag = parse_timestamp(text, CAPS)
+        suggestions = [f"TIMESTAMP('{text}')"] if flag is None else []
+        raise Refusal("a date is written 2026-11-01", at, suggestions)
     try:
         return Instant(date.fromisoformat(text), at)
     except ValueError as wrong:
@@ -87,20 +83,15 @@ def read_date(text: str, at: SourceRange) -> Instant:
 
 
 def read_timestamp(text: str, at: SourceRange) -> Instant:
-    """Read a timestamp such as `2026-11-01T10:00:00Z`, or with an offset, to the microsecond.
+    """Read a timestamp such as `2026-11-01T10:00:00Z`, or with an offset, as metadata is read.
 
-    The result is in UTC. Raises Refusal.
+    The result is in UTC, floored to the microsecond. Raises Refusal.
     """
-    match = _TIMESTAMP.fullmatch(text)
-    if match is None:
-        message = "a timestamp is written 2026-11-01T10:00:00Z, to the microsecond"
-        raise Refusal(message, at, _meant(text))
-    day, time, fraction, offset = match.groups()
-    spelled = f"{day}T{time}.{fraction or '0':0<6}{offset or '+00:00'}"
-    try:
-        return Instant(datetime.fromisoformat(spelled).astimezone(UTC), at)
-    except (ValueError, OverflowError) as wrong:
-        raise Refusal(f"there is no such time: {wrong}", at) from None
+    value, flag = parse_timestamp(text, CAPS)
+    if value is None or flag is not None or _DATE.fullmatch(text):
+        message = "a timestamp is written 2026-11-01T10:00:00Z, and there is such a time"
+        raise Refusal(message, at, _meant(text, value))
+    return Instant(value, at)
 
 
 def read_instant(text: str, at: SourceRange) -> Instant | None:
@@ -117,13 +108,12 @@ def spelled(instant: Instant) -> str:
     return instant.value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def _meant(text: str) -> list[str]:
+def _meant(text: str, value: datetime | None) -> list[str]:
     if _DATE.fullmatch(text):
         return [f"DATE('{text}')"]
     if read_duration(text) is not None:
         return [f"now() - duration('{text}')"]
-    with_zone = text.replace(" ", "T") + "Z"
-    return [f"TIMESTAMP('{with_zone}')"] if _TIMESTAMP.fullmatch(with_zone) else []
+    return [] if value is None else [f"TIMESTAMP('{spelled(Instant(value))}')"]
 
 
 Raw: TypeAlias = "tuple[Decimal | Raw, ...]"

@@ -99,10 +99,10 @@ ARGUMENTS: Final[Mapping[Takes, Argument]] = MappingProxyType({
     "scalar": Argument("one value", ("text", "number", "truth", "instant")),
     "ordered": Argument("a number, text or time", ("text", "number", "instant")),
     "time": Argument("a time: a name, DATE('…'), TIMESTAMP('…') or INTERVAL('…', '…')",
-                     ("instant", "interval")),
+                     ("instant", "interval", "text")),
     "geometry": Argument("a geometry", ("geometry",)),
     "array": Argument("an array: a name, or values in brackets", ("array",)),
-    "list": Argument("a list"),
+    "list": Argument("a list of one or more values"),
     "name": Argument("a name"),
     "any": Argument("a value", ("truth", "number", "text", "instant", "geometry")),
 })

@@ -80,6 +80,8 @@ def kind_of(node: Node) -> Kind:
 
 def describe_kind(node: Node) -> str:
     """Describe a node in words."""
+    if node == Listed(()):
+        return "an empty list"
     kind = kind_of(node)
     return {"truth": "a condition", "instant": "a time", "unknown": "a name"}.get(kind, _a(kind))
 
@@ -174,7 +176,7 @@ def _a(kind: str) -> str:
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
 _NAME: Final = re.compile(rf"{_WORD}+")
 _A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
-_IN_QUOTES: Final = "write the name in double quotes"
+_IN_QUOTES: Final = "write the name in double quotes: "
 # Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
 # them. The first that matches counts; each may begin a little before the place.
 _SLIPS: Final = tuple(
@@ -189,9 +191,9 @@ _SLIPS: Final = tuple(
         (r"=\s*null\b", "use IS NULL to find a missing value", "IS NULL"),
         (r"<>\s*null\b", "use IS NULL to find a missing value", "IS NOT NULL"),
         (r"\bcontains\b", "use LIKE to find a part of a text", "LIKE '%part%'"),
-        (r"`([^`\s]*)`?", _IN_QUOTES, r'"\1"'),
-        (r"\b(metadata\.)\"([^\"]+)\"", _IN_QUOTES, r'"\1\2"'),
-        (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", _IN_QUOTES, r'"metadata.\1"'),
+        (r"`([^`\s]*)`?", rf'{_IN_QUOTES}"\1"', r'"\1"'),
+        (r"\b(metadata\.)['\"]([^'\"]+)['\"]", rf'{_IN_QUOTES}"\1\2"', r'"\1\2"'),
+        (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", rf'{_IN_QUOTES}"metadata.\1"', r'"metadata.\1"'),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "a time stands in TIMESTAMP('…')", _A_TIME),
         (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
         (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
@@ -207,7 +209,7 @@ def slip_at(source: str, offset: int) -> tuple[str, str] | None:
         for start in range(max(0, offset - _BEFORE), offset + 1):
             match = written.match(source, start, offset + _AFTER)
             if match is not None and match.start() <= offset < match.end():
-                return message, match.expand(meant)
+                return match.expand(message), match.expand(meant)
     return _name_at(source, offset)
 
 

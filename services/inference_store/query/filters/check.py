@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Final, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 from inference_store.inference.events import data_hash_of
@@ -44,6 +44,7 @@ from .typed import (
     Constant,
     Distance,
     Fixed,
+    Folded,
     Kind,
     Like,
     Located,
@@ -51,13 +52,16 @@ from .typed import (
     Missing,
     Not,
     Or,
+    Outside,
     Predicate,
+    PredicateValue,
     Predicted,
     Property,
     Sent,
     Unknown,
     Value,
     comparisons_in,
+    iterate_nodes,
 )
 
 MOST_CALCULATED, MOST_NAMED = 16, 64
@@ -92,7 +96,40 @@ def check(
         _refuse_large(node, predicate)
     except Refusal as refused:
         raise error_of(refused, source) from None
+    _warn_of_others(predicate, checking)
     return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
+
+
+def _warn_of_others(predicate: Predicate, checking: FilterCheck, *, positive: bool = True) -> None:
+    """Warn of values of other types than the compared one, if they could change the answer."""
+    match predicate:
+        case And(parts) | Or(parts):
+            for part in parts:
+                _warn_of_others(part, checking, positive=positive)
+        case Not(of):
+            _warn_of_others(of, checking, positive=not positive)
+        case Unknown(of):
+            _warn_of_others(of, checking, positive=False)
+        case Compared() | Between() | Among() | Outside() | Like():
+            nodes = list(iterate_nodes(predicate))
+            texts = [node.value for node in nodes if isinstance(node, Constant)]
+            equal = isinstance(predicate, Among) or getattr(predicate, "op", "") == "="
+            positive &= not any(isinstance(node, PredicateValue) for node in nodes)
+            for leaf in (node for node in nodes if isinstance(node, Metadata)):
+                key = checking.keys[leaf.name]
+                if not positive or _may_be_meant(leaf, key, texts, equal=equal):
+                    checking.warn_of_others(key, leaf.kind)
+
+
+def _may_be_meant(of: Metadata, key: KnownKey, constants: Sequence[Any], *, equal: bool) -> bool:
+    """Check whether a value of another type may satisfy a comparison: as it is spelt, or if what it
+    is compared with is read as that type."""
+    others = key.kinds - {of.kind}
+    if of.kind != "string":
+        texts = "string" in others and not key.only_stray_texts
+        return texts or (of.kind == "bool" and "number" in others)
+    spelt = any(operands.read_as(kind, text) is not None for kind in others for text in constants)
+    return spelt or not (equal and constants)
 
 
 def check_value(node: Node, kind: Kind, known: KnownKeys, *, source: str | None = None) -> Value:
@@ -226,6 +263,9 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
         like_prefix(str(pattern.value))
     except ValueError as exc:
         raise meaningless(node.args[1], str(exc)) from None
+    if "*" in str(pattern.value) and "%" not in str(pattern.value):
+        shown = shortened(str(pattern.value))
+        checking.warn(f"LIKE {shown} searches for the sign *: any text is written %.")
     return Like(of, str(pattern.value))
 
 
@@ -307,7 +347,9 @@ def as_stored(
     before.
     """
     for name in values:
-        if isinstance(name, Property) and name.name in FORMS:
+        if isinstance(name, Folded):
+            values = tuple(operands.fold_alike(name, value) for value in values)
+        elif isinstance(name, Property) and name.name in FORMS:
             form = FORMS[name.name]
             pairs = zip(nodes, values, strict=True)
             values = tuple(_formed(op, form, node, side, checking) for node, side in pairs)

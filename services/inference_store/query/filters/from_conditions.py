@@ -4,7 +4,7 @@ A value gets its type before any SQL runs: the requested type, else one that its
 key's known types allow. A value that cannot be compared is refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid
 from inference_store.inference.json_text import storable
-from inference_store.inference.metadata import METADATA_TYPES, TYPE_NAMES, MetadataCaps, type_named
+from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.query.cql2.tree import (
     Instant,
     Listed,
@@ -26,20 +26,14 @@ from inference_store.query.properties import Operator, Takes
 
 from .arithmetic import exact
 from .names import METADATA, OWN, KnownKey, KnownKeys, elements, key_of
+from .operands import read_as
 from .typed import Kind
 
-_CAPS: Final = MetadataCaps()
 _UID: Final = "uid:"
 # The kinds that a text may be compared as if no type is given, in order of preference.
 _TEXT_MEANS: Final[tuple[Kind, ...]] = ("string", "timestamp", "number", "bool")
 # The same for a key whose only texts are stray ones: one `n/a` does not make its numbers texts.
 _STRAY_TEXT_MEANS: Final[tuple[Kind, ...]] = ("timestamp", "number", "bool", "string")
-_TYPE_OF: Final[Mapping[Kind, str]] = {
-    "string": "string",
-    "timestamp": "timestamp",
-    "number": "float",
-    "bool": "bool",
-}
 _COMPARISONS: Final[Mapping[str, str]] = {
     **{"eq": "=", "neq": "<>", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="},
     "like": "like",
@@ -108,7 +102,7 @@ def _literals(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Seq
             kinds, how = [named.family], f"as {named.type.value} {how}"
     at = SourceRange(f"{entry.path}.value")
     for kind in kinds:
-        read = [_read(kind, value) for value in values]
+        read = [read_as(kind, value) for value in values]
         if kind in key.kinds and None not in read:
             return [Instant(of, at) if isinstance(of, datetime) else Scalar(of, at) for of in read]
     types = ", ".join(key.types)
@@ -127,13 +121,6 @@ def _candidates(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> S
     if not key.only_stray_texts:
         return _TEXT_MEANS
     return [kind for kind in _STRAY_TEXT_MEANS if kind in entry.operator.families]
-
-
-def _read(kind: Kind, value: Any) -> Any:
-    """Return the typed value, parsed like stored metadata; None: it is not of this kind."""
-    parse: Callable[[str, MetadataCaps], Any] = METADATA_TYPES[_TYPE_OF[kind]].parse
-    spelt = str(value).lower() if isinstance(value, bool) else str(value)
-    return parse(spelt, _CAPS)[0]
 
 
 def _wrong(

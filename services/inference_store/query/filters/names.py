@@ -198,6 +198,8 @@ class FilterCheck:
 
 
 OWN, METADATA = "inference.", "metadata."
+LABEL: Final = "label"
+"""Alone, it is the label of predictions, and never a metadata key."""
 PREDICTION_FUNCTIONS: Final = frozenset({"prediction", "count_predictions"})
 ARRAY_FUNCTIONS: Final = frozenset({"a_equals", "a_contains", "a_containedby", "a_overlaps"})
 
@@ -231,13 +233,12 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
     if node.name.startswith(METADATA):
         return key(node, checking)
     entry = PROPERTIES.get(node.name)
-    if entry is None:
-        return key(node, checking, may_be_property=True)
-    if key_of(node) in checking.known_keys.keys:
-        both = [OWN + node.name, METADATA + node.name]
+    other = f"prediction({LABEL} …)" if node.name == LABEL else OWN + node.name
+    if (entry is not None or node.name == LABEL) and key_of(node) in checking.known_keys.keys:
+        both = [other, METADATA + node.name]
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
         raise meaningless(node, message, both)
-    return entry
+    return key(node, checking, may_be_property=True) if entry is None else entry
 
 
 def elements(node: Named, known: KnownKeys) -> Named:

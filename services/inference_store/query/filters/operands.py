@@ -3,7 +3,6 @@
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, cast
 
@@ -58,10 +57,8 @@ def values(nodes: Sequence[Node], kind: Kind, checking: FilterCheck) -> tuple[Va
 def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
     """Return the value as a kind that is possible for it. Raises what `check` does."""
     match node:
-        case Scalar():
-            return constant(node)
-        case Instant():
-            return Constant("timestamp", instant(node))
+        case Scalar() | Instant():
+            return constant(node, kind)
         case Named():
             return _make_name_value(node, kind, checking)
         case Operation() if is_condition(node):
@@ -73,10 +70,9 @@ def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
 
 def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
     resolved = described(node, checking)
-    if isinstance(resolved, KnownKey):
-        checking.warn_of_others(resolved, kind)
-        if (array := f"{resolved.name}[]") in checking.known_keys.keys:
-            checking.warn(f"{resolved.name!r} also came as an array: its elements are {array!r}.")
+    array = f"{resolved.name}[]"
+    if isinstance(resolved, KnownKey) and array in checking.known_keys.keys:
+        checking.warn(f"{resolved.name!r} also came as an array: its elements are {array!r}.")
     return typed.Column(resolved.name, kind) if checking.inside else of_kind(resolved, kind)
 
 
@@ -123,9 +119,17 @@ def _folded(node: Operation, checking: FilterCheck) -> Value:
     how, [of] = cast(Folding, node.op.lower()), node.args
     require("string", of, checking, at=node.at)
     text = value(of, "string", checking)
-    if isinstance(text, Constant):
-        return Constant("string", _FOLDINGS[how](str(text.value)))
-    return typed.Folded(how, text)
+    folded = typed.Folded(how, text)
+    return fold_alike(folded, text) if isinstance(text, Constant) else folded
+
+
+def fold_alike(like: Value, text: Value) -> Value:
+    """Return a constant text folded as a value is that is compared with it; others as they are."""
+    if not isinstance(like, typed.Folded) or not isinstance(text, Constant):
+        return text
+    inner = fold_alike(like.of, text)
+    assert isinstance(inner, Constant)
+    return Constant("string", _FOLDINGS[like.how](str(inner.value)))
 
 
 _MOST_SETTLED: Final = 4_000
@@ -203,6 +207,8 @@ _GIVES: Final[dict[str, Kind]] = {"number": "number", "text": "string", "truth":
 def possible(node: Node, checking: FilterCheck) -> frozenset[Kind]:
     """Return the possible kinds of a node; empty: it cannot be compared."""
     match node:
+        case Scalar(value=str() as text) if read_as("timestamp", text) is not None:
+            return frozenset[Kind]({"string", "timestamp"})
         case Scalar():
             return frozenset[Kind]({kind_of(node)})
         case Instant():
@@ -240,11 +246,14 @@ def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
 
 
 def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
-    """Return the kind that all can be compared as, with most rows. Raises ImpossibleComparison."""
+    """Return the kind that all can be compared as, with most rows: a text that is written out is a
+    text, if it can be. Raises ImpossibleComparison."""
     kinds = [possible(node, checking) for node in nodes]
     shared = frozenset(KINDS).intersection(*kinds)
     if not shared:
         raise mismatch(nodes, kinds, checking)
+    if "string" in shared and any(isinstance(node, Scalar) for node in nodes):
+        return "string"
     keys = [key for node in nodes if (key := _key(node, checking)) is not None]
 
     def weight(kind: Kind) -> tuple[int, int]:
@@ -264,24 +273,33 @@ def kind_of(scalar: Scalar) -> Kind:
     return "string" if isinstance(scalar.value, str) else "number"
 
 
-def constant(scalar: Scalar) -> Constant:
-    """Return the value of a literal. Raises InvalidFilter if no stored value can equal it."""
-    stood = scalar.value
+_TYPE_OF: Final[Mapping[Kind, str]] = {
+    **{"string": "string", "timestamp": "timestamp", "number": "float", "bool": "bool"}
+}
+
+
+def read_as(kind: Kind, value: Any) -> Any:
+    """Return the typed value, parsed like stored metadata; None: it is not of this kind."""
+    parse: Callable[[str, MetadataCaps], Any] = METADATA_TYPES[_TYPE_OF[kind]].parse
+    return parse(str(value).lower() if isinstance(value, bool) else str(value), _CAPS)[0]
+
+
+def constant(literal: Scalar | Instant, kind: Kind) -> Constant:
+    """Return the value of a literal; a date is its midnight, and a text may be an instant. Raises
+    InvalidFilter if no stored value can equal it."""
+    if isinstance(literal, Instant) or kind == "timestamp":
+        return Constant("timestamp", read_as("timestamp", literal.value))
+    stood = literal.value
     if isinstance(stood, str) and not storable(stood):
-        raise meaningless(scalar, "the text holds NUL or a lone surrogate, and no stored text does")
+        raise meaningless(
+            literal, "the text holds NUL or a lone surrogate, and no stored text does"
+        )
     if isinstance(stood, Decimal):
         most = _CAPS.digits + _CAPS.exponent
         if not stood.is_finite() or max(digits_of_literal(stood)) > most:
             message = f"a number has at most {most} digits on either side of the point"
-            raise meaningless(scalar, message)
-    return Constant(kind_of(scalar), stood)
-
-
-def instant(node: Instant) -> datetime:
-    """Return the instant in UTC; for a date, its midnight."""
-    if isinstance(node.value, datetime):
-        return node.value.astimezone(UTC)
-    return datetime(node.value.year, node.value.month, node.value.day, tzinfo=UTC)
+            raise meaningless(literal, message)
+    return Constant(kind_of(literal), stood)
 
 
 MOST_MANY: Final = 2
@@ -444,9 +462,4 @@ def _text_hint(text: str, expected: frozenset[Kind]) -> str:
         return f"; a number stands without quotes: {text}"
     if "bool" in expected and text.lower() in ("true", "false"):
         return f"; write a boolean without quotes: {text.upper()}"
-    parse = METADATA_TYPES["timestamp"].parse
-    instant = parse(text, MetadataCaps())[0] if "timestamp" in expected else None
-    if isinstance(instant, datetime):
-        spelt = instant.isoformat().replace("+00:00", "Z")
-        return f"; an instant is written TIMESTAMP('{spelt}')"
     return ""

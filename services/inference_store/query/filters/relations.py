@@ -23,7 +23,7 @@ from inference_store.query.cql2.tree import (
 from . import names, operands
 from .arithmetic import edges_of, geometries_meet, points_within
 from .names import FilterCheck, KnownKey, meaningless
-from .operands import mismatch, point_of
+from .operands import point_of
 from .typed import (
     COMPARISONS,
     Among,
@@ -94,10 +94,8 @@ def _of_constants(of: Named, relation: Relation, items: Listed, checking: Filter
     possible = operands.possible(of, checking)
     constants: list[Constant] = []
     for item in items.items:
-        constant = operands.value(item, "string", checking)
+        constant = operands.value(item, operands.common((of, item), checking), checking)
         assert isinstance(constant, Constant)
-        if constant.kind not in possible:
-            raise mismatch([of, item], [possible, frozenset({constant.kind})], checking)
         constants.append(constant)
     # of an empty array any kind would do: that of most values
     kinds = list(dict.fromkeys(constant.kind for constant in constants))
@@ -106,9 +104,6 @@ def _of_constants(of: Named, relation: Relation, items: Listed, checking: Filter
     if relation in ("equals", "containedby"):
         # A value of another kind than the constants is equal to none of them.
         kinds += sorted(possible - {*kinds})
-    if isinstance(resolved, KnownKey):
-        for kind in kinds:
-            checking.warn_of_others(resolved, kind)
     values = {kind: operands.of_kind(resolved, kind) for kind in kinds}
     if len(values) == 1:
         return relate_set(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
@@ -212,10 +207,7 @@ def _item(item: Node, checking: FilterCheck) -> Element:
     if isinstance(item, Named):
         element = _of_name(item, checking)
     else:
-        [kind] = operands.possible(item, checking) or [None]
-        if kind is None:
-            raise mismatch([item], [frozenset()], checking)
-        element = (operands.value(item, kind, checking),)
+        element = (operands.value(item, operands.common((item,), checking), checking),)
     if any(is_many(leaf) for value in element for leaf in operands.names_within(value)):
         message = "a name of several values is already an array: write it without brackets"
         raise meaningless(item, message)
@@ -421,11 +413,14 @@ def _span(node: Node, checking: FilterCheck) -> Span:
     )
     if is_many(start.value) or is_many(end.value):
         raise meaningless(node, "an interval is made of names that have one value")
+    match start.value, end.value:
+        case Constant(value=first), Constant(value=last) if first > last:  # type: ignore[operator]
+            raise meaningless(node, "an interval ends before it begins: its start comes first")
     return Span(start, end)
 
 
 def _instant(node: Node, checking: FilterCheck) -> Value:
-    if not isinstance(node, Named | Instant):
+    if not isinstance(node, Named | Instant | Scalar):
         message = "a temporal function takes instants, intervals, and names of instants"
         raise meaningless(node, message)
     operands.require("timestamp", node, checking, at=node.at)
