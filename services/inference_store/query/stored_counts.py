@@ -111,8 +111,6 @@ def _select_number(column: Any, number: int, index: int | None = None) -> Number
 
 def _get_label(condition: Predicate | None) -> str | None:
     match condition:
-        case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):
-            return str(name)
-        case typed.Among(typed.Column("label"), items=(typed.Constant(value=name),)):
+        case typed.Compared("=" | "in", (typed.Column("label"), typed.Constant(value=name))):
             return str(name)
     return None

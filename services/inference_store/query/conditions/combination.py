@@ -34,26 +34,11 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.deadline import ScanRange, bind_many, bind_one
-from inference_store.query.filters.typed import (
-    COMPARISONS,
-    Among,
-    Column,
-    Compared,
-    Comparison,
-    Constant,
-    Distance,
-    Kind,
-    Located,
-    Metadata,
-    Predicate,
-    Property,
-    Value,
-    iterate_nodes,
-)
+from inference_store.query.filters import typed
 
 from .condition import Condition, Uids, exists, only_true, row_at_hand
 
-TYPES: Mapping[Kind, TypeEngine[Any]] = {
+TYPES: Mapping[typed.Kind, TypeEngine[Any]] = {
     "number": Numeric(),
     "string": TEXT(),
     "bool": Boolean(),
@@ -82,7 +67,7 @@ class Names:
         """Return the same names, with the function that compiles inner predicates."""
         return self if self.compile is not None else replace(self, compile=compile)
 
-    def condition_of(self, predicate: Predicate, *, when: bool = True) -> Condition:
+    def condition_of(self, predicate: typed.Predicate, *, when: bool = True) -> Condition:
         """Compile a predicate inside what is being compiled."""
         assert self.compile is not None
         return self.compile(predicate, self, when=when)
@@ -96,11 +81,11 @@ class Names:
         """Return a list as one parameter."""
         return self._once(f"{kind}[]", values, lambda: bind_many(values, kind))
 
-    def constant(self, constant: Constant) -> ColumnElement[Any]:
+    def constant(self, constant: typed.Constant) -> ColumnElement[Any]:
         """Return a constant as a parameter."""
         return self.bind_one(constant.value, TYPES[constant.kind])
 
-    def constants(self, items: Sequence[Constant], kind: Kind) -> Any:
+    def constants(self, items: Sequence[typed.Constant], kind: typed.Kind) -> Any:
         """Return constants of one kind as a list."""
         return self.bind_many([item.value for item in items], TYPES[kind])
 
@@ -126,10 +111,12 @@ class Names:
         return self._bound[key]
 
 
-async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names:
+async def read_names(connection: AsyncConnection, predicate: typed.Predicate) -> Names:
     """Read the integers of the labels and coordinates that a predicate names."""
-    labels = list_labels(predicate, *COMPARISONS)
-    mapped = any(isinstance(node, (Located, Distance)) for node in iterate_nodes(predicate))
+    labels = list_labels(predicate, *typed.COMPARISONS)
+    mapped = any(
+        isinstance(node, (typed.Located, typed.Distance)) for node in typed.iterate_nodes(predicate)
+    )
     return Names(
         await _integers(connection, label.c.name, label.c.label, labels),
         await _integers(
@@ -141,24 +128,23 @@ async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names
     )
 
 
-def is_label(value: Value) -> bool:
+def is_label(value: typed.Value) -> bool:
     """Check whether the value is a label, which has an integer."""
-    return (isinstance(value, Column) and value.name == "label") or (
-        isinstance(value, Property) and value.name == "top_label"
+    return (isinstance(value, typed.Column) and value.name == "label") or (
+        isinstance(value, typed.Property) and value.name == "top_label"
     )
 
 
-def list_labels(predicate: Any, *ops: Comparison) -> list[str]:
+def list_labels(predicate: Any, *ops: str) -> list[str]:
     """Return the labels that a predicate, or several, compare by IN or one of these operators."""
     names: set[str] = set()
-    for node in iterate_nodes(predicate):
-        match node:
-            case Among(of, items) if is_label(of):
-                names |= {str(item.value) for item in items}
-            case Compared(op, of, Constant(value=name)) | Compared(
-                op, Constant(value=name), of
-            ) if op in ops and is_label(of):
-                names.add(str(name))
+    for node in typed.iterate_nodes(predicate):
+        if (
+            isinstance(node, typed.Compared)
+            and node.op in ("in", *ops)
+            and any(map(is_label, node.values))
+        ):
+            names |= {str(item.value) for item in node.values if isinstance(item, typed.Constant)}
     return sorted(names)
 
 
@@ -194,7 +180,7 @@ class Combination:
         self.uid = table.c.uid if self.uid is None else self.uid
         return table
 
-    def metadata(self, of: Metadata) -> FromClause:
+    def metadata(self, of: typed.Metadata) -> FromClause:
         """Add a row of one value of the key; for a key with a single value, the same row again."""
         assert of.key is not None, "a key that no inference has is decided before there is any SQL"
         table, key = SIDE_TABLES[of.kind], of.key

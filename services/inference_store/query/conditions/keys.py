@@ -26,16 +26,8 @@ from sqlalchemy import (
 
 from inference_store.index.tables import SIDE_TABLES, metadata_presence
 from inference_store.query.deadline import ScanRange
+from inference_store.query.filters import typed
 from inference_store.query.filters.arithmetic import SPELT
-from inference_store.query.filters.typed import (
-    Constant,
-    Element,
-    Kind,
-    Metadata,
-    Sets,
-    Value,
-    kind_of,
-)
 
 from .combination import Combination, Names
 from .condition import Condition, Uids, exists
@@ -108,7 +100,7 @@ _ValueLists: TypeAlias = list[Select[Any]]
 class Related(Condition):
     """The relation holds, or (`when` False) does not; every element has a value."""
 
-    sets: Sets
+    sets: typed.Sets
     when: bool
     names: Names
     kind: str = "metadata"
@@ -119,10 +111,10 @@ class Related(Condition):
         return len(self._leader)
 
     @property
-    def _leader(self) -> tuple[Metadata, ...]:
+    def _leader(self) -> tuple[typed.Metadata, ...]:
         """The key whose rows an index finds: for an inference without it the predicate is NULL."""
         for element in (*self.sets.left, *self.sets.right):
-            keys = tuple(value for value in element if isinstance(value, Metadata))
+            keys = tuple(value for value in element if isinstance(value, typed.Metadata))
             if len(keys) == len(element):
                 return keys
         return ()
@@ -142,14 +134,14 @@ class Related(Condition):
         there = [
             or_(*(_select_values(of, rows()).exists() for of in element))
             for element in elements
-            if not isinstance(element[0], Constant)
+            if not isinstance(element[0], typed.Constant)
         ]
         left, right = (_by_kind(side, rows) for side in (self.sets.left, self.sets.right))
         is_related = _test_relation(self.sets.relation, left, right)
         return and_(true(), *there, is_related if self.when else ~is_related)
 
 
-_Lists: TypeAlias = dict[Kind, _ValueLists]
+_Lists: TypeAlias = dict[typed.Kind, _ValueLists]
 
 
 def _test_relation(relation: str, left: _Lists, right: _Lists) -> ColumnElement[bool]:
@@ -170,14 +162,14 @@ def _has_all(of: _Lists, required: _Lists) -> ColumnElement[bool]:
     return and_(true(), *(~rows.exists() for rows in lacking))
 
 
-def _by_kind(elements: Iterable[Element], rows: Callable[[], Combination]) -> _Lists:
+def _by_kind(elements: Iterable[typed.Element], rows: Callable[[], Combination]) -> _Lists:
     lists: _Lists = {}
-    constants: dict[Kind, list[Constant]] = {}
+    constants: dict[typed.Kind, list[typed.Constant]] = {}
     for of in (value for element in elements for value in element):
-        if isinstance(of, Constant):
+        if isinstance(of, typed.Constant):
             constants.setdefault(of.kind, []).append(of)
         else:
-            lists.setdefault(kind_of(of), []).append(_select_values(of, rows()))
+            lists.setdefault(typed.kind_of(of), []).append(_select_values(of, rows()))
     for kind, items in constants.items():
         lists.setdefault(kind, []).append(_select_written(kind, items, rows().names))
     if "string" in lists:
@@ -185,19 +177,19 @@ def _by_kind(elements: Iterable[Element], rows: Callable[[], Combination]) -> _L
     return lists
 
 
-def _select_written(kind: Kind, items: list[Constant], names: Names) -> Select[Any]:
+def _select_written(kind: typed.Kind, items: list[typed.Constant], names: Names) -> Select[Any]:
     numbers: Any = func.unnest(names.constants(items, kind))
     rows = numbers.table_valued("value", name="written").render_derived()
     return select(_in_one_form(kind, rows.c.value).label("value")).correlate_except(rows)
 
 
-def _select_values(of: Value, rows: Combination) -> Select[Any]:
-    sql = _in_one_form(kind_of(of), build_side(of, rows).sql)
+def _select_values(of: typed.Value, rows: Combination) -> Select[Any]:
+    sql = _in_one_form(typed.kind_of(of), build_side(of, rows).sql)
     values = select(sql.label("value")).where(*rows.where, sql.is_not(None))
     return values.select_from(*rows.froms).correlate_except(*rows.froms)
 
 
-def _in_one_form(kind: Kind, sql: ColumnElement[Any]) -> ColumnElement[Any]:
+def _in_one_form(kind: typed.Kind, sql: ColumnElement[Any]) -> ColumnElement[Any]:
     """Convert to one type and one collation, so that lists can be compared."""
     match kind:
         case "string":

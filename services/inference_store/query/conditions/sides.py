@@ -49,7 +49,7 @@ from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, lik
 
 from .combination import Combination, Names
 
-SQL_COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], ColumnElement[bool]]]] = COMPARISONS
+SQL_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[bool]]]] = COMPARISONS
 # For texts of at most this length, the index and the whole texts have the same order.
 _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 
@@ -75,9 +75,9 @@ class Side:
         is_equal: ColumnElement[bool] = self.sql == self.names.constants(items, self.kind).any_()
         return is_equal
 
-    def like(self, pattern: str) -> ColumnElement[bool]:
+    def like(self, pattern: Constant) -> ColumnElement[bool]:
         """Test whether it matches the pattern."""
-        return self.sql.like(self.names.bind_one(pattern, TEXT()))
+        return self.sql.like(self.names.bind_one(str(pattern.value), TEXT()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +117,8 @@ class MetadataText(Side):
             return candidates
         return and_(candidates, Side.among(self, items))
 
-    def like(self, pattern: str) -> ColumnElement[bool]:
-        prefix, alone = like_prefix(pattern)
+    def like(self, pattern: Constant) -> ColumnElement[bool]:
+        prefix, alone = like_prefix(str(pattern.value))
         low, high = long_text.prefix_bounds(prefix)
         around = [self.value >= self._text(low), *self._below(high)] if prefix else []
         if alone and low == prefix:
@@ -327,15 +327,16 @@ def _stored(entry: properties.Property, row: Any, rows: Combination, label: str)
     return Side(entry.kind, sql, rows.names)
 
 
-def _calculated(value: typed.Calculated, rows: Combination) -> Side:
-    left, right = (build_side(side, rows).sql for side in (value.left, value.right))
-    if value.op == "power":
-        return Side("number", double(left, right, rows.names), rows.names)
-    if value.op == "^":
-        assert isinstance(value.right, typed.Constant)
-        whole = int(Decimal(str(value.right.value)))
-        return Side("number", exact(left, whole), rows.names)
-    return Side("number", _CALCULATIONS[value.op](left, right), rows.names)
+def _applied(value: typed.Applied, rows: Combination) -> Side:
+    args = [build_side(arg, rows).sql for arg in value.args]
+    match value:
+        case typed.Applied("power"):
+            sql = double(args[0], args[1], rows.names)
+        case typed.Applied("^", (_, Constant(value=Decimal() as whole))):
+            sql = exact(args[0], int(whole))
+        case _:
+            sql = _FUNCTIONS[value.function](*args)
+    return Side(typed.kind_of(value), sql, rows.names)
 
 
 def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -344,20 +345,13 @@ def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnEleme
     return dividend.op("/", return_type=Numeric())(func.nullif(right, 0))
 
 
-_CALCULATIONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[Any]]]] = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
-    "/": _divided,
+_FUNCTIONS: Final[Mapping[str, Callable[..., ColumnElement[Any]]]] = {
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "/": _divided},
     "%": lambda left, right: func.mod(left, func.nullif(right, 0), type_=Numeric()),
     "div": lambda left, right: func.div(left, func.nullif(right, 0), type_=Numeric()),
+    "casei": lambda text: func.fold_case(text, type_=TEXT()).collate("C"),
+    "accenti": lambda text: func.fold_accents(text, type_=TEXT()).collate("C"),
 }
-
-
-def _folded(value: typed.Folded, rows: Combination) -> Side:
-    fold = func.fold_case if value.how == "casei" else func.fold_accents
-    folded = fold(build_side(value.of, rows).sql, type_=TEXT()).collate("C")
-    return Side("string", folded, rows.names)
 
 
 def _counted(value: typed.Counted, rows: Combination) -> Side:
@@ -392,8 +386,7 @@ _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
     typed.Metadata: _metadata,
     typed.Property: _property,
     typed.Column: _column,
-    typed.Calculated: _calculated,
-    typed.Folded: _folded,
+    typed.Applied: _applied,
     typed.Counted: _counted,
     typed.Distance: compute_metres,
     typed.PredicateValue: _truthful,

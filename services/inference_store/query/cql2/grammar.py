@@ -137,7 +137,7 @@ class Build(Transformer[Token, Node]):
         entry = entry_of(name)
         if entry is None:
             return Operation(name, _nodes(parts), at)
-        if entry.style != "call":
+        if entry.tight is not None:
             raise Refusal(f"{name} is not a function: write it as {entry.text}", at)
         return Operation(entry.name, _arguments(entry, parts), at)
 

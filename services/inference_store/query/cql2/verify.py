@@ -152,7 +152,7 @@ def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refusal:
 
 def _no_function(node: Operation) -> Refusal:
     functions = [
-        entry for entry in OPERATIONS.values() if entry.style == "call" and entry.is_supported
+        entry for entry in OPERATIONS.values() if entry.tight is None and entry.is_supported
     ]
     names = [entry.text for entry in sorted(functions, key=lambda entry: not entry.own)]
     near = function_meant(node.op)
@@ -223,7 +223,7 @@ def function_meant(name: str) -> tuple[str, ...]:
     # Imported with the first unknown function.
     from rapidfuzz import fuzz, process  # noqa: PLC0415
 
-    functions = [e.text for e in OPERATIONS.values() if e.style == "call" and e.is_supported]
+    functions = [e.text for e in OPERATIONS.values() if e.tight is None and e.is_supported]
     near = process.extract(name.upper(), functions, scorer=fuzz.ratio, processor=str.upper,
                            limit=3, score_cutoff=60)  # fmt: skip
     return tuple(name_nearby for name_nearby, _, _ in near)

@@ -8,7 +8,7 @@ from typing import Final
 from inference_store.inference.json_text import Json, Number
 
 from . import literals
-from .operations import KEYWORDS, OPERATIONS
+from .operations import FACTOR, KEYWORDS, LEFT, OPERATIONS, PREDICATE, SUM
 from .tree import (
     MOST_DEPTH,
     Coordinates,
@@ -122,16 +122,6 @@ def _json_number(value: Decimal) -> Json:
     return near if Decimal(repr(near)) == value else Number(str(value))
 
 
-# The precedence of a node, in the order of the grammar.
-_OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _POWER, _FACTOR = range(8)
-_TIGHT: Final = {
-    **{"or": _OR, "and": _AND, "not": _NOT, "+": _SUM, "-": _SUM, "^": _POWER},
-    **dict.fromkeys(("*", "/", "%", "div"), _PRODUCT),
-    **dict.fromkeys(("=", "<>", "<", ">", "<=", ">=", "like", "between", "in"), _PREDICATE),
-    "isNull": _PREDICATE,
-}
-_LEFT: Final = {_SUM, _PRODUCT}
-"""Levels that associate to the left: `a - b - c` is `(a - b) - c`."""
 _NEGATED: Final = frozenset({"like", "between", "in", "isNull"})
 
 
@@ -158,7 +148,7 @@ def _text(node: Node) -> str:
             written = _text_geometry(node)
         case Listed(items):
             written = f"({', '.join(map(_text, items))})"
-        case Operation(op) if op in _TIGHT:
+        case Operation(op) if _tight(node) < FACTOR:
             written = _operator(node)
         case Operation(op, args):
             entry = OPERATIONS.get(op)
@@ -171,7 +161,7 @@ def _word_of(node: Instant) -> str:
 
 
 def _operator(node: Operation) -> str:
-    args, tight = node.args, _TIGHT[node.op]
+    args, tight = node.args, _tight(node)
     match node.op:
         case "not":
             return _negation(args[0])
@@ -179,18 +169,23 @@ def _operator(node: Operation) -> str:
             return _predicate(node, "")
         case "and" | "or":
             return f" {node.op.upper()} ".join(_within(arg, tight + 1) for arg in args)
-    left = _within(args[0], tight if tight in _LEFT else tight + 1)
+    left = _within(args[0], tight if tight in LEFT else tight + 1)
     return f"{left} {node.op} {_within(args[1], tight + 1)}"
+
+
+def _tight(node: Node) -> int:
+    entry = OPERATIONS.get(node.op) if isinstance(node, Operation) else None
+    return FACTOR if entry is None or entry.tight is None else entry.tight
 
 
 def _negation(of: Node) -> str:
     if isinstance(of, Operation) and of.op in _NEGATED:
         return _predicate(of, "NOT ")
-    return f"NOT {_within(of, _NOT)}"
+    return f"NOT {_within(of, _tight(Operation('not', ())))}"
 
 
 def _predicate(node: Operation, negated: str) -> str:
-    first, *rest = (_within(arg, _SUM) for arg in node.args)
+    first, *rest = (_within(arg, SUM) for arg in node.args)
     match node.op:
         case "isNull":
             return f"{first} IS {negated}NULL"
@@ -201,16 +196,13 @@ def _predicate(node: Operation, negated: str) -> str:
 
 
 def _within(node: Node, tight: int) -> str:
-    own = _TIGHT.get(node.op, _FACTOR) if isinstance(node, Operation) else _FACTOR
-    if isinstance(node, Operation) and node.op == "not" and _is_infix_negation(node):
-        own = _PREDICATE
+    match node:
+        case Operation("not", (Operation(op),)) if op in _NEGATED:
+            own = PREDICATE  # `a NOT IN (1)`
+        case _:
+            own = _tight(node)
     written = _text(node)
     return written if own >= tight else f"({written})"
-
-
-def _is_infix_negation(node: Operation) -> bool:
-    of = node.args[0]
-    return isinstance(of, Operation) and of.op in _NEGATED
 
 
 def _scalar(value: str | Decimal | bool) -> str:

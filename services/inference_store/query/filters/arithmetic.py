@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from inference_store.inference.metadata import MetadataCaps
 
-from .typed import Area, Calculated, Calculation, Constant, Located, Metadata, Point, Value
+from .typed import Applied, Area, Constant, Function, Located, Metadata, Point, Value
 
 MOST_EXPONENT: Final = 16
 MOST_DIGITS: Final = 100_000
@@ -31,7 +31,7 @@ EXACT: Final = Context(
 )
 
 
-def calculate(op: Calculation, left: Decimal, right: Decimal) -> Decimal | None:
+def calculate(op: Function, left: Decimal, right: Decimal) -> Decimal | None:
     """Return the exact result for two literals; None: there is none, or it is left to Postgres."""
     calculation = _CALCULATIONS.get(op)
     if calculation is None or (op in _DIVIDE and not right):
@@ -63,7 +63,7 @@ def _exponent(number: Decimal) -> int:
 _DIVIDE: Final = frozenset({"/", "%", "div"})
 # Postgres rounds a quotient of more digits.
 _QUOTIENT: Final = Context(prec=_SIGNIFICANT, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
-_CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal]]] = {
+_CALCULATIONS: Final[Mapping[Function, Callable[[Decimal, Decimal], Decimal]]] = {
     "+": EXACT.add,
     "-": EXACT.subtract,
     "*": EXACT.multiply,
@@ -104,18 +104,16 @@ def digits(value: Value) -> Digits:
             return digits_of_literal(number)
         case Metadata():
             return _STORED
-        case Calculated(op="^", left=left, right=Constant(value=Decimal() as exponent)):
-            before, after = digits(left)
+        case Applied("^", (base, Constant(value=Decimal() as exponent))):
+            before, after = digits(base)
             return Digits(max(1, before * int(exponent)), after * int(exponent))
-        case Calculated(op="power"):
-            return _DOUBLE
-        case Calculated():
-            return _DIGITS[value.op](digits(value.left), digits(value.right))
+        case Applied(op, args) if op in _DIGITS:
+            return _DIGITS[op](*map(digits, args))
         case _:
             return _DOUBLE
 
 
-_DIGITS: Final[Mapping[Calculation, Callable[[Digits, Digits], Digits]]] = {
+_DIGITS: Final[Mapping[Function, Callable[[Digits, Digits], Digits]]] = {
     **dict.fromkeys(
         ("+", "-"), lambda a, b: Digits(max(a.before, b.before) + 1, max(a.after, b.after))
     ),

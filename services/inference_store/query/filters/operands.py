@@ -28,7 +28,7 @@ from inference_store.query.properties import Property as Described
 from . import names, typed
 from .arithmetic import MOST_EXPONENT, calculate, digits, digits_of_literal
 from .names import KINDS, FilterCheck, KnownKey, impossible, meaningless
-from .typed import Calculated, Calculation, Constant, Folding, Kind, Point, Value
+from .typed import Applied, Constant, Function, Kind, Point, Value
 
 
 def without_accents(text: str) -> str:
@@ -41,7 +41,7 @@ def without_accents(text: str) -> str:
 
 
 # Unicode's full folding: `Straße` and `STRASSE` are equal.
-_FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
+_FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
     "casei": str.casefold,
     "accenti": without_accents,
 }
@@ -99,15 +99,14 @@ def _of_operation(node: Operation, checking: FilterCheck) -> Value:
             return typed.Counted(condition(node, checking))
         case "distance":
             return distance(node, checking)
-    left, right = _numbers(node, checking)
-    return calculated(node, left, right)
+    return calculated(node, _numbers(node, checking))
 
 
-def _numbers(node: Operation, checking: FilterCheck) -> Sequence[Value]:
+def _numbers(node: Operation, checking: FilterCheck) -> tuple[Value, ...]:
     try:
         for arg in node.args:
             require("number", arg, checking, at=node.at)
-        return [value(arg, "number", checking) for arg in node.args]
+        return tuple(value(arg, "number", checking) for arg in node.args)
     except Refusal as refused:
         # A subtraction of names without blanks was probably a name with hyphens.
         if refused.error in (ImpossibleComparison, UnknownKey):
@@ -116,43 +115,44 @@ def _numbers(node: Operation, checking: FilterCheck) -> Sequence[Value]:
 
 
 def _folded(node: Operation, checking: FilterCheck) -> Value:
-    how, [of] = cast(Folding, node.op.lower()), node.args
+    [of] = node.args
     require("string", of, checking, at=node.at)
     text = value(of, "string", checking)
-    folded = typed.Folded(how, text)
+    folded = Applied(cast(Function, node.op.lower()), (text,))
     return fold_alike(folded, text) if isinstance(text, Constant) else folded
 
 
 def fold_alike(like: Value, text: Value) -> Value:
     """Return a constant text folded as a value is that is compared with it; others as they are."""
-    if not isinstance(like, typed.Folded) or not isinstance(text, Constant):
-        return text
-    inner = fold_alike(like.of, text)
-    assert isinstance(inner, Constant)
-    return Constant("string", _FOLDINGS[like.how](str(inner.value)))
+    match like, text:
+        case Applied(how, (of,)), Constant():
+            inner = fold_alike(of, text)
+            assert isinstance(inner, Constant)
+            return Constant("string", _FOLDINGS[how](str(inner.value)))
+    return text
 
 
 _MOST_SETTLED: Final = 4_000
 """Digits of a calculation of literals that the check evaluates, and not Postgres."""
 
 
-def calculated(node: Operation, left: Value, right: Value) -> Value:
+def calculated(node: Operation, args: tuple[Value, ...]) -> Value:
     """Return the calculation of two numbers. Raises InvalidFilter for too many digits.
 
     `^` is exact if it can be, else it becomes `power`, a double.
     """
-    calculation = Calculated(cast(Calculation, node.op.lower()), left, right)
-    if calculation.op == "^" and (not _is_few(right) or digits(calculation).too_many):
-        calculation = Calculated("power", left, right)
+    calculation = Applied(cast(Function, node.op.lower()), args)
+    if node.op == "^" and (not _is_few(args[1]) or digits(calculation).too_many):
+        calculation = Applied("power", args)
     size = digits(calculation)
     if size.too_many:
         message = "the calculation may come to more digits than can be calculated exactly"
         raise meaningless(node, message)
-    match left, right:
+    match args:
         case Constant(value=Decimal() as a), Constant(value=Decimal() as b) if (
             sum(size) <= _MOST_SETTLED
         ):
-            result = calculate(calculation.op, a, b)
+            result = calculate(calculation.function, a, b)
             return calculation if result is None else Constant("number", result)
     return calculation
 

@@ -20,35 +20,11 @@ from inference_store.query.cql2.tree import (
     Scalar,
 )
 
-from . import names, operands
+from . import names, operands, typed
 from .arithmetic import edges_of, geometries_meet, points_within
 from .names import FilterCheck, KnownKey, meaningless
 from .operands import point_of
-from .typed import (
-    COMPARISONS,
-    Among,
-    And,
-    Area,
-    Between,
-    Compared,
-    Comparison,
-    Constant,
-    Element,
-    Fixed,
-    Kind,
-    Located,
-    Metadata,
-    Not,
-    Or,
-    Outside,
-    Point,
-    Predicate,
-    Property,
-    Sets,
-    Unknown,
-    Value,
-    is_many,
-)
+from .typed import Compared, Constant, Predicate, Value, is_many
 
 Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
 MOST_CALCULATED: Final = 8
@@ -110,53 +86,59 @@ def _of_constants(of: Named, relation: Relation, items: Listed, checking: Filter
     return _of_several_kinds(relation, values, constants)
 
 
-def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, ...]:
+def _constants_of(constants: Iterable[Constant], kind: typed.Kind) -> tuple[Constant, ...]:
     return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
 
 
 def relate_set(
-    relation: Relation, of: Metadata | Property, items: tuple[Constant, ...]
+    relation: Relation, of: typed.Metadata | typed.Property, items: tuple[Constant, ...]
 ) -> Predicate:
     """Return the relation of a name's values to constants; NULL if it has no value."""
     if relation == "overlaps":
-        return Among(of, items)
-    contained = Not(Outside(of, items))
+        return Compared("in", (of, *items))
+    contained = typed.Not(Compared("outside", (of, *items)))
     if relation == "containedby":
         return contained
-    each: list[Predicate] = [Compared("=", of, item) for item in items] or [_any_value(of)]
-    return And((*each, contained)) if relation == "equals" else And(tuple(each))
+    each: list[Predicate] = [Compared("=", (of, item)) for item in items] or [_any_value(of)]
+    return typed.And((*each, contained)) if relation == "equals" else typed.And(tuple(each))
 
 
-def _any_value(of: Metadata | Property) -> Predicate:
+def _any_value(of: typed.Metadata | typed.Property) -> Predicate:
     """Return a predicate that is true, or NULL if there is no value."""
-    return Outside(of, ())
+    return Compared("outside", (of,))
 
 
 def _of_several_kinds(
-    relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
+    relation: Relation,
+    values: Mapping[typed.Kind, typed.Metadata | typed.Property],
+    constants: Sequence[Constant],
 ) -> Predicate:
     """Combine the relations of each kind; NULL only if there is no value of any kind."""
     items = {kind: _constants_of(constants, kind) for kind in values}
     if relation == "overlaps":
-        return some_of_kinds([Among(of, items[kind]) for kind, of in values.items()])
-    some = Or(tuple(map(_any_value, values.values())))
+        return some_of_kinds([relate_set(relation, of, items[kind]) for kind, of in values.items()])
+    some = typed.Or(tuple(map(_any_value, values.values())))
     all_of: list[Predicate] = []
     if relation in ("equals", "contains"):
         for kind in (kind for kind in values if items[kind]):
             # false, not NULL, if there is no value of the kind
-            there = Not(Unknown(_any_value(values[kind])))
+            there = typed.Not(typed.Unknown(_any_value(values[kind])))
             all_of += [relate_set("contains", values[kind], items[kind]), there]
     if relation in ("equals", "containedby"):
         also = (*constants, *_numbers_of(constants))
-        every = (Not(Outside(of, _constants_of(also, kind))) for kind, of in values.items())
-        all_of += [Or((part, Unknown(part))) for part in every]
-    return Or((And((*all_of, some)), Not(some)))
+        every = (
+            relate_set("containedby", of, _constants_of(also, kind)) for kind, of in values.items()
+        )
+        all_of += [typed.Or((part, typed.Unknown(part))) for part in every]
+    return typed.Or((typed.And((*all_of, some)), typed.Not(some)))
 
 
 def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
     """Return a predicate: some part is true; NULL only if all parts are."""
-    nowhere = And(tuple(And((part, Not(part))) for part in parts))
-    return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
+    nowhere = typed.And(tuple(typed.And((part, typed.Not(part))) for part in parts))
+    return typed.Or(
+        (*(typed.And((part, typed.Not(typed.Unknown(part)))) for part in parts), nowhere)
+    )
 
 
 def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
@@ -178,7 +160,7 @@ def _of_two_arrays(
     sides = [_side(array, checking) for array in (left, right)]
     _refuse_long(left, [element for side in sides for element in side])
     _refuse_impossible(left, right, checking)
-    predicate = Sets(relation, tuple(sides[0]), tuple(sides[1]))
+    predicate = typed.Sets(relation, tuple(sides[0]), tuple(sides[1]))
     return _with_others(predicate, relation, _others(left), _others(right))
 
 
@@ -191,19 +173,19 @@ def refuse_one_value(of: Named, checking: FilterCheck) -> None:
     raise meaningless(of, f"{of.name!r} has one value: compare it by = or IN", suggestions)
 
 
-def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
+def _side(array: Named | Listed, checking: FilterCheck) -> list[typed.Element]:
     if isinstance(array, Named):
         return [_of_name(array, checking)]
     return [_item(item, checking) for item in _compared(array)]
 
 
-def _of_name(node: Named, checking: FilterCheck) -> Element:
+def _of_name(node: Named, checking: FilterCheck) -> typed.Element:
     kinds = sorted(operands.possible(node, checking))
     resolved = names.meaning(node, checking)
     return tuple(operands.of_kind(resolved, kind) for kind in kinds)
 
 
-def _item(item: Node, checking: FilterCheck) -> Element:
+def _item(item: Node, checking: FilterCheck) -> typed.Element:
     if isinstance(item, Named):
         element = _of_name(item, checking)
     else:
@@ -214,7 +196,7 @@ def _item(item: Node, checking: FilterCheck) -> Element:
     return element
 
 
-def _refuse_long(node: Node, side: Sequence[Element]) -> None:
+def _refuse_long(node: Node, side: Sequence[typed.Element]) -> None:
     if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
         message = f"at most {MOST_CALCULATED} names or calculations are allowed in two arrays"
         raise meaningless(node, message)
@@ -257,11 +239,11 @@ def _with_others(
         return predicate
     holds = _ARRAYS[relation](left, right)
     if relation == "overlaps":
-        return Or((predicate, Not(predicate))) if holds else predicate
-    return predicate if holds else And((predicate, Not(predicate)))
+        return typed.Or((predicate, typed.Not(predicate))) if holds else predicate
+    return predicate if holds else typed.And((predicate, typed.Not(predicate)))
 
 
-SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
+SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within"})
 _ALL_LITERALS: Final = "basic-spatial-functions-plus"
 _BEYOND: Final = Decimal(181)
 """A degree beyond the antimeridian, where nothing lies: it is no edge of a box across it."""
@@ -275,17 +257,15 @@ def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
         case (Geometry() as left, Geometry() as right):
             return _of_two(node, left, right, checking)
     if all(operands.is_location(arg, checking) for arg in node.args):
-        nowhere = Located("intersects")
-        return nowhere if op == "s_disjoint" else Not(nowhere)
+        return typed.Not(typed.Located("intersects"))
     shape, turned = _geometry(node, checking)
     areas, points = _shapes(shape)
     if op == "s_within":
-        return _is_it(areas, points) if turned else Located("within", areas, points)
-    located = Located("intersects", areas, points)
-    return Not(located) if op == "s_disjoint" else located
+        return _is_it(areas, points) if turned else typed.Located("within", areas, points)
+    return typed.Located("intersects", areas, points)
 
 
-def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> Fixed:
+def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> typed.Fixed:
     """Decide the relation of two literal geometries."""
     op, shapes = node.op.lower(), [_shapes(shape) for shape in (left, right)]
     (areas, points), (other_areas, other_points) = shapes
@@ -295,21 +275,20 @@ def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCh
         if areas:
             message = "S_WITHIN with a literal area is not supported"
             raise Refusal(message, left.at, conformance=OPERATIONS[op].conformance)
-        return Fixed(points_within(points, other_areas, other_points))
-    meet = geometries_meet(areas, points, other_areas, other_points)
-    return Fixed(meet is (op == "s_intersects"))
+        return typed.Fixed(points_within(points, other_areas, other_points))
+    return typed.Fixed(geometries_meet(areas, points, other_areas, other_points))
 
 
-def _shapes(of: Geometry) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
+def _shapes(of: Geometry) -> tuple[tuple[typed.Area, ...], tuple[typed.Point, ...]]:
     return tuple(_areas(of)), tuple(_points(of))
 
 
-def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
+def _is_it(areas: tuple[typed.Area, ...], points: tuple[typed.Point, ...]) -> Predicate:
     """Return the predicate that a geometry lies in the location: a point may, an area never."""
     if areas:
-        some = Located("intersects", areas)
-        return And((some, Not(some)))
-    return And(tuple(Located("intersects", points=(point,)) for point in points))
+        some = typed.Located("intersects", areas)
+        return typed.And((some, typed.Not(some)))
+    return typed.And(tuple(typed.Located("intersects", points=(point,)) for point in points))
 
 
 def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
@@ -318,9 +297,7 @@ def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
         return right, False
     if isinstance(left, Geometry) and operands.is_location(right, checking):
         return left, True
-    message = (
-        f"{node.op.upper()} takes the location and a geometry that is written out, or two of those"
-    )
+    message = "this relates the location and a geometry that is written out, or two of those"
     raise meaningless(node, message, ("location",))
 
 
@@ -335,20 +312,20 @@ def _parts(whole: Geometry) -> Iterator[Geometry]:
         yield whole
 
 
-def _points(whole: Geometry) -> Iterator[Point]:
+def _points(whole: Geometry) -> Iterator[typed.Point]:
     for part in _parts(whole):
         if part.shape == "Point":
             yield point_of(part.coordinates, part)
 
 
-def _areas(whole: Geometry) -> Iterator[Area]:
+def _areas(whole: Geometry) -> Iterator[typed.Area]:
     for part in _parts(whole):
         if part.shape == "Polygon":
             rings = [
                 tuple(point_of(corner, part) for corner in ring)
                 for ring in cast(Any, part.coordinates)
             ]
-            yield Area(rings[0], tuple(rings[1:]))
+            yield typed.Area(rings[0], tuple(rings[1:]))
         elif part.shape == "BBox":
             yield from _boxes(part)
         elif part.shape != "Point":
@@ -356,7 +333,7 @@ def _areas(whole: Geometry) -> Iterator[Area]:
             raise Refusal(message, part.at, conformance=_ALL_LITERALS)
 
 
-def _boxes(box: Geometry) -> Iterator[Area]:
+def _boxes(box: Geometry) -> Iterator[typed.Area]:
     """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
@@ -369,8 +346,8 @@ def _boxes(box: Geometry) -> Iterator[Area]:
         yield _box(-_BEYOND, south, east, north)
 
 
-def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> Area:
-    return Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
+def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> typed.Area:
+    return typed.Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
 
 
 class End(NamedTuple):
@@ -390,17 +367,22 @@ class Span(NamedTuple):
 
 def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate:
     """Return a temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
-    op = node.op.lower()
+    op = node.op
     operands.refuse_inside(node, checking)
     left, right = (_span(arg, checking) for arg in node.args)
     if left.instant and right.instant and op not in _OF_INSTANTS:
-        raise meaningless(node, f"{node.op} compares intervals; instants compare by = and <")
-    if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
-        message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
+        raise meaningless(node, "this relates intervals; instants compare by = and <")
+    if (left.instant or right.instant) and op not in {*_OF_INSTANTS, "t_contains"}:
+        message = "this relates two intervals: INTERVAL('2026-11-01', '2026-11-02')"
         raise meaningless(node, message)
-    if op in _OF_BOTH and (is_many(left.start.value) or is_many(right.start.value)):
-        raise meaningless(node, f"{node.op} takes names that have one value")
-    return _relate(op, left, right)
+    if op == "t_contains" and (is_many(left.start.value) or is_many(right.start.value)):
+        raise meaningless(node, "this relates names that have one value")
+    if op == "t_intersects":
+        return _intersects(left, right)
+    # instants are their own start and end
+    ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
+    parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
+    return typed.And(tuple(parts))
 
 
 def _span(node: Node, checking: FilterCheck) -> Span:
@@ -427,22 +409,21 @@ def _instant(node: Node, checking: FilterCheck) -> Value:
     return operands.value(node, "timestamp", checking)
 
 
-def _compare(left: End, op: Comparison, right: End) -> Predicate:
+def _compare(left: End, op: typed.Comparison, right: End) -> Predicate:
     """Return NULL if the compared value is missing, even with an open end."""
     if left.value is not None and right.value is not None:
-        return Compared(op, left.value, right.value)
-    holds = COMPARISONS[op](left.open, right.open)
+        return Compared(op, (left.value, right.value))
+    holds = typed.COMPARISONS[op](left.open, right.open)
     value = left.value or right.value
     if value is None:
-        return Fixed(holds)
-    equality = Compared("=", value, value)
-    return equality if holds else Not(equality)
+        return typed.Fixed(holds)
+    equality = Compared("=", (value, value))
+    return equality if holds else typed.Not(equality)
 
 
-_OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
-_OF_BOTH: Final = frozenset({"t_contains", "t_during"})
+_OF_INSTANTS: Final = frozenset({"t_before", "t_equals", "t_intersects"})
 _Ends: TypeAlias = Literal["start", "end"]
-_ENDS: Final[Mapping[str, Sequence[tuple[_Ends, Comparison, _Ends]]]] = {
+_ENDS: Final[Mapping[str, Sequence[tuple[_Ends, typed.Comparison, _Ends]]]] = {
     "t_before": [("end", "<", "start")],
     "t_contains": [("start", "<", "start"), ("end", ">", "end")],
     "t_equals": [("start", "=", "start"), ("end", "=", "end")],
@@ -452,24 +433,7 @@ _ENDS: Final[Mapping[str, Sequence[tuple[_Ends, Comparison, _Ends]]]] = {
     "t_starts": [("start", "=", "start"), ("end", "<", "end")],
 }
 """How the ends of the left span compare with those of the right one."""
-_REVERSED: Final[Mapping[str, str]] = {
-    **{"t_after": "t_before", "t_during": "t_contains", "t_finishedby": "t_finishes"},
-    **{"t_metby": "t_meets", "t_overlappedby": "t_overlaps", "t_startedby": "t_starts"},
-}
-TEMPORAL_FUNCTIONS: Final = frozenset({*_ENDS, *_REVERSED, "t_intersects", "t_disjoint"})
-
-
-def _relate(op: str, left: Span, right: Span) -> Predicate:
-    if op in _REVERSED:
-        return _relate(_REVERSED[op], right, left)
-    if op == "t_intersects":
-        return _intersects(left, right)
-    if op == "t_disjoint":
-        return Or((_relate("t_before", left, right), _relate("t_before", right, left)))
-    # instants are their own start and end
-    ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
-    parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
-    return And(tuple(parts))
+TEMPORAL_FUNCTIONS: Final = frozenset({*_ENDS, "t_intersects"})
 
 
 def _intersects(left: Span, right: Span) -> Predicate:
@@ -478,5 +442,5 @@ def _intersects(left: Span, right: Span) -> Predicate:
     bounds = right.start.value, right.end.value
     if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
         # One predicate: if there are several instants, the same one must satisfy both bounds.
-        return Between(left.start.value, bounds[0], bounds[1])
-    return And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))
+        return Compared("between", (left.start.value, bounds[0], bounds[1]))
+    return typed.And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))

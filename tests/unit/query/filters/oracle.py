@@ -32,7 +32,7 @@ from inference_store.query.filters.arithmetic import (
 )
 from inference_store.query.filters.certain import FLAGS, Doubts
 from inference_store.query.filters.operands import without_accents
-from inference_store.query.filters.typed import Calculation, Folding, Point, Predicate
+from inference_store.query.filters.typed import Function, Point, Predicate
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -84,7 +84,7 @@ def milliseconds(start: datetime | None, end: datetime | None) -> tuple[Decimal,
     return (Decimal(microseconds * 1000).scaleb(-6),)
 
 
-FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
+FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
     "casei": str.casefold,
     "accenti": without_accents,
 }
@@ -115,26 +115,19 @@ def _some(tests: Iterable[bool]) -> bool | None:
 
 
 def _compared(predicate: typed.Compared, facts: Facts, row: Row) -> bool | None:
-    test = typed.COMPARISONS[predicate.op]
-    pairs = product(values_of(predicate.left, facts, row), values_of(predicate.right, facts, row))
-    return _some(test(left, right) for left, right in pairs)
+    op, values = predicate.op, predicate.values
+    if op in ("in", "outside"):
+        items = {item.value for item in values[1:] if isinstance(item, typed.Constant)}
+        return _some((value in items) is (op == "in") for value in values_of(values[0], facts, row))
+    test = _TESTS[op]
+    return _some(test(*some) for some in product(*(values_of(of, facts, row) for of in values)))
 
 
-def _between(predicate: typed.Between, facts: Facts, row: Row) -> bool | None:
-    of, low, high = (
-        values_of(side, facts, row) for side in (predicate.of, predicate.low, predicate.high)
-    )
-    return _some(least <= value <= most for value, least, most in product(of, low, high))
-
-
-def _among(predicate: typed.Among | typed.Outside, facts: Facts, row: Row) -> bool | None:
-    items, among = {item.value for item in predicate.items}, isinstance(predicate, typed.Among)
-    return _some((value in items) is among for value in values_of(predicate.of, facts, row))
-
-
-def _like(predicate: typed.Like, facts: Facts, row: Row) -> bool | None:
-    matches = like_expression(predicate.pattern).fullmatch
-    return _some(matches(text) is not None for text in values_of(predicate.of, facts, row))
+_TESTS: Final[Mapping[str, Callable[..., bool]]] = {
+    **typed.COMPARISONS,
+    "between": lambda value, low, high: low <= value <= high,
+    "like": lambda text, pattern: like_expression(pattern).fullmatch(text) is not None,
+}
 
 
 def _missing(predicate: typed.Missing, facts: Facts, row: Row) -> bool:
@@ -204,10 +197,6 @@ def _joined(parts: tuple[Predicate, ...], facts: Facts, row: Row, *, deciding: b
 _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Fixed: lambda predicate, _, __: predicate.value,
     typed.Compared: _compared,
-    typed.Between: _between,
-    typed.Among: _among,
-    typed.Outside: _among,
-    typed.Like: _like,
     typed.Missing: _missing,
     typed.Unknown: lambda predicate, *of: evaluate(predicate.of, *of) is None,
     typed.Sent: lambda predicate, facts, _: facts.was_sent(predicate.name),
@@ -240,18 +229,10 @@ def _column(value: typed.Column, _: Facts, row: Row) -> Values:
     return () if stored is None else (_read(stored, value.kind),)
 
 
-def _calculated(value: typed.Calculated, facts: Facts, row: Row) -> Values:
-    rights = values_of(value.right, facts, row)
-    results = (
-        calculate(value.op, left, right)
-        for left in values_of(value.left, facts, row)
-        for right in rights
-    )
+def _applied(value: typed.Applied, facts: Facts, row: Row) -> Values:
+    operands = product(*(values_of(arg, facts, row) for arg in value.args))
+    results = (calculate(value.function, *some) for some in operands)
     return [result for result in results if result is not None]
-
-
-def _folded(value: typed.Folded, facts: Facts, row: Row) -> Values:
-    return [FOLDINGS[value.how](text) for text in values_of(value.of, facts, row)]
 
 
 def _counted(value: typed.Counted, facts: Facts, _: Row) -> Values:
@@ -276,19 +257,18 @@ _VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
     typed.Metadata: lambda value, facts, _: facts.metadata_values(value.name, value.kind),
     typed.Property: _property,
     typed.Column: _column,
-    typed.Calculated: _calculated,
-    typed.Folded: _folded,
+    typed.Applied: _applied,
     typed.Counted: _counted,
     typed.Distance: _distance,
     typed.PredicateValue: _truthful,
 }
 
 
-def calculate(op: Calculation, left: Decimal, right: Decimal) -> Decimal | None:
+def calculate(function: Function, *args: Any) -> Any:
     """Return the result; None: there is none, as for a division by zero."""
-    if op in {"/", "%", "div"} and not right:
+    if function in {"/", "%", "div"} and not args[1]:
         return None
-    return _CALCULATIONS[op](left, right)
+    return {**_CALCULATIONS, **FOLDINGS}[function](*args)
 
 
 def _divided(left: Decimal, right: Decimal) -> Decimal:
@@ -347,7 +327,7 @@ def _is_double(number: Decimal, most: Decimal) -> bool:
     return LEAST_DOUBLE <= number.copy_abs() <= most
 
 
-_CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal | None]]] = {
+_CALCULATIONS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal | None]]] = {
     "+": EXACT.add,
     "-": EXACT.subtract,
     "*": EXACT.multiply,

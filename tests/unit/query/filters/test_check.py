@@ -11,7 +11,7 @@ from inference_store.query.cql2 import OPERATIONS, parse_json, parse_text
 from inference_store.query.cql2.relative import FUNCTIONS
 from inference_store.query.filters.check import _PREDICATES, check
 from inference_store.query.filters.names import KnownKey, KnownKeys, names_in
-from inference_store.query.filters.typed import Calculated, Compared, Constant, Kind, Sets
+from inference_store.query.filters.typed import Applied, Compared, Constant, Kind, Sets
 from tests.unit.query.filters.evaluation import (
     KNOWN,
     check_filter,
@@ -27,9 +27,10 @@ _FIJI = {"longitude": 180, "latitude": -17}
 
 
 def test_every_operation_that_is_kept_has_a_meaning() -> None:
-    values = {n.lower() for n, entry in OPERATIONS.items() if entry.gives in {"number", "text"}}
-    meant = {*_PREDICATES, *values, *FUNCTIONS}
-    assert {n.lower() for n, entry in OPERATIONS.items() if entry.is_supported} <= meant
+    kept = {name.lower(): entry for name, entry in OPERATIONS.items() if entry.is_supported}
+    values = {name for name, entry in kept.items() if entry.gives in {"number", "text"}}
+    short = {name for name, entry in kept.items() if entry.means is not None}
+    assert kept.keys() == {*_PREDICATES, *values, *FUNCTIONS, *short}
 
 
 def test_filters_of_metadata() -> None:
@@ -387,11 +388,11 @@ def test_literals_are_calculated_when_checked() -> None:
     ]:
         predicate = check_filter(f"frame_number < {text}").predicate
         assert isinstance(predicate, Compared), text
-        assert predicate.right == Constant("number", Decimal(result)), text
+        assert predicate.values[1] == Constant("number", Decimal(result)), text
     for text in ("1 / 3", "1 / 0", "1 % 0", "1 div 0", "2 ^ 0.5"):
         predicate = check_filter(f"frame_number < {text}").predicate
         assert isinstance(predicate, Compared), text
-        assert isinstance(predicate.right, Calculated), text
+        assert isinstance(predicate.values[1], Applied), text
 
 
 def test_the_names_of_keys() -> None:
