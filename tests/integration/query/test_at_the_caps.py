@@ -39,7 +39,6 @@ from inference_store.query.filters.typed import (
     PredicateValue,
     Predicted,
     Property,
-    Sets,
     Unknown,
     Value,
 )
@@ -119,11 +118,6 @@ def _many_corners() -> Predicate:
     return Located("intersects", (Area((*corners, corners[0])),))
 
 
-def _arrays(n: int) -> Predicate:
-    tags = tuple(Metadata("tags[]", -3, kind, True) for kind in ("number", "string"))
-    return Sets("equals", (tags,), ((_TEXT,), (Applied("+", (_KEY, _number(n))),)))
-
-
 def _compared(n: int) -> Predicate:
     below, other = (
         Compared("<", (_KEY, _number(n))),
@@ -141,7 +135,6 @@ FILTERS: dict[str, Predicate] = {
         tuple(Compared("like", (_TEXT, Constant("string", f"%{n}%"))) for n in range(300))
     ),
     "predictions": Or(tuple(_predicted(n) for n in range(300))),
-    "arrays": Or(tuple(_arrays(n) for n in range(100))),
     "conditions compared": And(tuple(_compared(n) for n in range(100))),
     "deep": _deep(),
     "unknown of unknown": _negated(),

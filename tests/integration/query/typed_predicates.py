@@ -18,7 +18,6 @@ from inference_store.query.filters.typed import (
     Constant,
     Counted,
     Distance,
-    Element,
     Kind,
     Located,
     Metadata,
@@ -30,7 +29,6 @@ from inference_store.query.filters.typed import (
     Predicted,
     Property,
     Sent,
-    Sets,
     Unknown,
     Value,
     kind_of,
@@ -122,7 +120,7 @@ class PredicateMaker:
         methods = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
         if not self.inside:
             methods += ["_outside", "_sent", "_predicted", "_predicted", "_located", "_array"]
-            methods += ["_sets", "_of_several_kinds", "_equals", "_first"]
+            methods += ["_of_several_kinds", "_equals", "_first"]
         predicate: Predicate = getattr(self, self.draw(st.sampled_from(methods)))()
         return predicate
 
@@ -269,24 +267,6 @@ class PredicateMaker:
         if kind == "string" and self.draw(st.integers(0, 3)) == 0:
             return relate_set(relation, Property("inference_ids", "string"), tuple(items))
         return relate_set(relation, of, tuple(items))
-
-    def _sets(self) -> Predicate:
-        """Draw a comparison of two sets of several elements, of any kinds."""
-        relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
-        first, second = ([self._element() for _ in range(self._upto(2))] for _ in range(2))
-        return Sets(relation, tuple(first), tuple(second))
-
-    def _element(self) -> Element:
-        shape = self._upto(5)
-        if shape == 0:
-            return (self._value(self._kind(), 1),)
-        if shape == 1:
-            return (self._constant(self._kind()),)
-        if shape == 2:
-            return (Property("inference_ids", "string"),)
-        name = self.draw(st.sampled_from(["tags[]", "tags[]", "deep.list[]", "k", "s", "never"]))
-        kinds = self.draw(st.sets(st.sampled_from(KINDS), min_size=1))
-        return tuple(self._metadata(kind, name) for kind in sorted(kinds))
 
     def _upto(self, most: int) -> int:
         return int(self.draw(st.integers(0, most)))

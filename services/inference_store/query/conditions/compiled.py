@@ -30,7 +30,7 @@ from inference_store.query.filters.typed import Compared, Constant, Predicate, V
 from . import condition as conditions
 from .combination import Combination, Found, Names, is_label
 from .condition import EVERYTHING, NOTHING, Condition, Negated, Uids, combine_all, combine_either
-from .keys import OfKey, Related
+from .keys import OfKey
 from .places import test_location
 from .sides import SQL_COMPARISONS, Side, build_side
 
@@ -123,20 +123,6 @@ def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
     return OfKey(predicate.key, names, valued=False, when=when, many=predicate.many)
 
 
-def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
-    left, right = (
-        tuple(_there(element, names) for element in side)
-        for side in (predicate.left, predicate.right)
-    )
-    if not all((*left, *right)):
-        return NOTHING
-    return Related(typed.Sets(predicate.relation, left, right), when, names)
-
-
-def _there(element: typed.Element, names: Names) -> typed.Element:
-    return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves_of(of)))
-
-
 def _located(predicate: typed.Located, names: Names, when: bool) -> Condition:
     if not _mapped(names):
         return NOTHING
@@ -152,7 +138,6 @@ _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] =
     typed.Sent: _sent,
     typed.Predicted: lambda of, names, when: find_predicted(of.condition, names, when),
     typed.Located: _located,
-    typed.Sets: _sets,
     typed.Not: lambda of, names, when: compile_condition(of.of, names, when=not when),
     typed.And: _and,
     typed.Or: _or,

@@ -135,8 +135,6 @@ def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:
     return max(0, elsewhere - doubled)
 
 
-MOST_PAIRS: Final = 10_000
-"""The most pairs of edges and points of literal geometries that a filter compares."""
 MOST_TWICE: Final = 2
 """The most nested conditions that each evaluate the inner one twice."""
 
@@ -155,8 +153,6 @@ class FilterCheck:
     """Whether the check is inside `prediction(…)`, where names are columns."""
     twice: int = 0
     """The number of surrounding conditions that evaluate the inner one twice."""
-    pairs: int = 0
-    """The number of pairs of edges and points that were compared."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys in the filter."""
     warnings: dict[str, None] = field(default_factory=dict)
@@ -173,13 +169,6 @@ class FilterCheck:
                 f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
                 f"as a {kind}, and {counted(others, 'value is', 'values are')} not of that type."
             )
-
-    def hold(self, pairs: int, node: Node) -> None:
-        """Count pairs of edges and points to compare. Raises InvalidFilter for too many."""
-        self.pairs += pairs
-        if self.pairs > MOST_PAIRS:
-            message = "geometries that are written out have too many corners to be compared"
-            raise meaningless(node, message)
 
     @contextmanager
     def evaluated_twice(self, node: Node) -> Iterator[None]:

@@ -1,13 +1,10 @@
 """The relations of sets, of places and of times: A_…, S_… and T_…."""
 
-import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from itertools import product
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from inference_store.inference.json_text import is_number
-from inference_store.query.cql2 import OPERATIONS
 from inference_store.query.cql2.tree import (
     Geometry,
     Instant,
@@ -21,53 +18,34 @@ from inference_store.query.cql2.tree import (
 )
 
 from . import names, operands, typed
-from .arithmetic import edges_of, geometries_meet, points_within
 from .names import FilterCheck, KnownKey, meaningless
 from .operands import point_of
 from .typed import Compared, Constant, Predicate, Value, is_many
 
 Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
-MOST_CALCULATED: Final = 8
-"""Elements of the two arrays that are not literals."""
-
-
 _FLIPPED: Final[Mapping[Relation, Relation]] = {
     **{"equals": "equals", "overlaps": "overlaps"},
     **{"contains": "containedby", "containedby": "contains"},
 }
 
 
-_ARRAYS: Final[Mapping[Relation, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
-    "equals": operator.eq,
-    "contains": frozenset.issuperset,
-    "containedby": frozenset.issubset,
-    "overlaps": lambda has, items: not has.isdisjoint(items),
-}
-
-
 def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
-    """Return the relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
+    """Return the relation of a name's values and constants. Raises InvalidFilter, NotKept,
+    ImpossibleComparison."""
     operands.refuse_inside(node, checking)
     relation = cast(Relation, node.op.lower().removeprefix("a_"))
     known = checking.known_keys
     match [names.elements(arg, known) if isinstance(arg, Named) else arg for arg in node.args]:
-        case (Named() as of, Listed() as items) if _is_written(items):
-            return _of_constants(of, relation, items, checking)
-        case (Listed() as items, Named() as of) if _is_written(items):
-            return _of_constants(of, _FLIPPED[relation], items, checking)
-        case (Named() | Listed() as left, Named() | Listed() as right):
-            return _of_two_arrays(left, relation, right, checking)
-    message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
-    raise meaningless(node, message)
-
-
-def _is_written(items: Listed) -> bool:
-    return all(isinstance(item, Scalar | Instant) for item in items.items)
-
-
-def _of_constants(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
+        case (Named() as of, Listed() as items):
+            pass
+        case (Listed() as items, Named() as of):
+            relation = _FLIPPED[relation]
+        case _:
+            raise _not_kept(node)
+    odd = [item for item in items.items if not isinstance(item, Scalar | Instant)]
+    if odd:
+        raise _not_kept(odd[0])
     resolved = names.meaning(of, checking)
-    possible = operands.possible(of, checking)
     constants: list[Constant] = []
     for item in items.items:
         constant = operands.value(item, operands.common((of, item), checking), checking)
@@ -79,11 +57,16 @@ def _of_constants(of: Named, relation: Relation, items: Listed, checking: Filter
     refuse_one_value(of, checking)
     if relation in ("equals", "containedby"):
         # A value of another kind than the constants is equal to none of them.
-        kinds += sorted(possible - {*kinds})
+        kinds += sorted(operands.possible(of, checking) - {*kinds})
     values = {kind: operands.of_kind(resolved, kind) for kind in kinds}
     if len(values) == 1:
         return relate_set(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
     return _of_several_kinds(relation, values, constants)
+
+
+def _not_kept(node: Node) -> Refusal:
+    message = "arrays relate a name and values that are written out: A_CONTAINS(tags, ('a', 'b'))"
+    return Refusal(message, node.at, conformance="array-functions")
 
 
 def _constants_of(constants: Iterable[Constant], kind: typed.Kind) -> tuple[Constant, ...]:
@@ -151,19 +134,6 @@ def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
                 continue
 
 
-def _of_two_arrays(
-    left: Named | Listed, relation: Relation, right: Named | Listed, checking: FilterCheck
-) -> Predicate:
-    for of, against in ((left, right), (right, left)):
-        if isinstance(of, Named) and isinstance(against, Listed):
-            refuse_one_value(of, checking)
-    sides = [_side(array, checking) for array in (left, right)]
-    _refuse_long(left, [element for side in sides for element in side])
-    _refuse_impossible(left, right, checking)
-    predicate = typed.Sets(relation, tuple(sides[0]), tuple(sides[1]))
-    return _with_others(predicate, relation, _others(left), _others(right))
-
-
 def refuse_one_value(of: Named, checking: FilterCheck) -> None:
     """Raise InvalidFilter for a name with a single value; an unseen key may have several."""
     resolved = names.meaning(of, checking)
@@ -171,76 +141,6 @@ def refuse_one_value(of: Named, checking: FilterCheck) -> None:
         return
     suggestions = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known_keys.keys else ()
     raise meaningless(of, f"{of.name!r} has one value: compare it by = or IN", suggestions)
-
-
-def _side(array: Named | Listed, checking: FilterCheck) -> list[typed.Element]:
-    if isinstance(array, Named):
-        return [_of_name(array, checking)]
-    return [_item(item, checking) for item in _compared(array)]
-
-
-def _of_name(node: Named, checking: FilterCheck) -> typed.Element:
-    kinds = sorted(operands.possible(node, checking))
-    resolved = names.meaning(node, checking)
-    return tuple(operands.of_kind(resolved, kind) for kind in kinds)
-
-
-def _item(item: Node, checking: FilterCheck) -> typed.Element:
-    if isinstance(item, Named):
-        element = _of_name(item, checking)
-    else:
-        element = (operands.value(item, operands.common((item,), checking), checking),)
-    if any(is_many(leaf) for value in element for leaf in operands.names_within(value)):
-        message = "a name of several values is already an array: write it without brackets"
-        raise meaningless(item, message)
-    return element
-
-
-def _refuse_long(node: Node, side: Sequence[typed.Element]) -> None:
-    if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
-        message = f"at most {MOST_CALCULATED} names or calculations are allowed in two arrays"
-        raise meaningless(node, message)
-
-
-def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
-    if isinstance(left, Listed) and isinstance(right, Listed):
-        return
-    for pair in product(_compared(left), _compared(right)):
-        operands.common(pair, checking)
-
-
-def _compared(array: Named | Listed) -> list[Node]:
-    items = (array,) if isinstance(array, Named) else array.items
-    return [item for item in items if not _is_other(item)]
-
-
-def _is_other(item: Node) -> bool:
-    return isinstance(item, Listed | Geometry | Interval)
-
-
-def _others(array: Named | Listed) -> frozenset[Hashable]:
-    items = array.items if isinstance(array, Listed) else ()
-    return frozenset(_canonical(item) for item in items if _is_other(item))
-
-
-def _canonical(item: Node) -> Hashable:
-    """Return a value to compare items by; order and repetition in an array do not count."""
-    if isinstance(item, Listed):
-        return frozenset(map(_canonical, item.items))
-    # to Python TRUE equals 1
-    return (isinstance(item.value, bool), item) if isinstance(item, Scalar) else item
-
-
-def _with_others(
-    predicate: Predicate, relation: Relation, left: frozenset[Hashable], right: frozenset[Hashable]
-) -> Predicate:
-    """Add items that no stored value equals: they equal only items that are written alike."""
-    if not left and not right:
-        return predicate
-    holds = _ARRAYS[relation](left, right)
-    if relation == "overlaps":
-        return typed.Or((predicate, typed.Not(predicate))) if holds else predicate
-    return predicate if holds else typed.And((predicate, typed.Not(predicate)))
 
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within"})
@@ -253,34 +153,16 @@ def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
     """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
     op = node.op.lower()
     operands.refuse_inside(node, checking)
-    match node.args:
-        case (Geometry() as left, Geometry() as right):
-            return _of_two(node, left, right, checking)
+    if all(isinstance(arg, Geometry) for arg in node.args):
+        message = "two geometries that are both written out are not compared"
+        raise Refusal(message, node.at, conformance=_ALL_LITERALS)
     if all(operands.is_location(arg, checking) for arg in node.args):
         return typed.Not(typed.Located("intersects"))
     shape, turned = _geometry(node, checking)
-    areas, points = _shapes(shape)
+    areas, points = tuple(_areas(shape)), tuple(_points(shape))
     if op == "s_within":
         return _is_it(areas, points) if turned else typed.Located("within", areas, points)
     return typed.Located("intersects", areas, points)
-
-
-def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> typed.Fixed:
-    """Decide the relation of two literal geometries."""
-    op, shapes = node.op.lower(), [_shapes(shape) for shape in (left, right)]
-    (areas, points), (other_areas, other_points) = shapes
-    left_size, right_size = (sum(map(edges_of, a)) + len(p) for a, p in shapes)
-    checking.hold(left_size * right_size, node)
-    if op == "s_within":
-        if areas:
-            message = "S_WITHIN with a literal area is not supported"
-            raise Refusal(message, left.at, conformance=OPERATIONS[op].conformance)
-        return typed.Fixed(points_within(points, other_areas, other_points))
-    return typed.Fixed(geometries_meet(areas, points, other_areas, other_points))
-
-
-def _shapes(of: Geometry) -> tuple[tuple[typed.Area, ...], tuple[typed.Point, ...]]:
-    return tuple(_areas(of)), tuple(_points(of))
 
 
 def _is_it(areas: tuple[typed.Area, ...], points: tuple[typed.Point, ...]) -> Predicate:
@@ -297,7 +179,7 @@ def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
         return right, False
     if isinstance(left, Geometry) and operands.is_location(right, checking):
         return left, True
-    message = "this relates the location and a geometry that is written out, or two of those"
+    message = "this relates the location and a geometry that is written out"
     raise meaningless(node, message, ("location",))
 
 

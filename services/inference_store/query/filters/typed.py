@@ -202,23 +202,6 @@ class Located:
     points: tuple[Point, ...] = ()
 
 
-Element: TypeAlias = tuple[Value, ...]
-"""The values of one name, or of one element of an array, by kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sets:
-    """A relation of two sets, each with all values of its elements; NULL if one has no value.
-
-    Only values of one kind can be equal. A text that spells a number is that number too, as in
-    metadata, if it is an ordinary one (`arithmetic.spelt`).
-    """
-
-    relation: Literal["equals", "contains", "containedby", "overlaps"]
-    left: tuple[Element, ...]
-    right: tuple[Element, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Not:
     of: "Predicate"
@@ -235,7 +218,7 @@ class Or:
 
 
 Predicate: TypeAlias = (
-    Fixed | Compared | Missing | Unknown | Sent | Predicted | Located | Sets | Not | And | Or
+    Fixed | Compared | Missing | Unknown | Sent | Predicted | Located | Not | And | Or
 )
 
 
@@ -283,15 +266,8 @@ def comparisons_in(predicate: Predicate) -> int:
         if isinstance(node, tuple):
             waiting.extend(node)
         elif is_dataclass(node) and not isinstance(node, Constant):
-            number += _weight(node)
+            number += not isinstance(node, _FREE)
             inside = [getattr(node, member.name) for member in fields(node)]
             # once for true, once for false
             waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
     return min(number, MOST + 1)
-
-
-def _weight(node: Any) -> int:
-    if isinstance(node, Sets):
-        # each value exists or not, and is in the other set or not
-        return 4 * sum(map(len, (*node.left, *node.right)))
-    return int(not isinstance(node, _FREE))

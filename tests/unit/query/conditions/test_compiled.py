@@ -26,7 +26,6 @@ from inference_store.query.filters.typed import (
     Predicate,
     Predicted,
     Property,
-    Sets,
 )
 
 _AT = datetime(2026, 11, 1, tzinfo=UTC)
@@ -61,7 +60,6 @@ def test_finds_the_leading_indexes() -> None:
         (Missing(_N), True, 0),
         (Missing(_N), False, 5),
         (Missing(Applied("+", (_N, _ONE))), True, 0),
-        (Sets("equals", ((Property("ok", "bool"),),), ((Constant("bool", True),),)), True, 0),
         (Predicted(_PERSON), True, 1),
         (Predicted(_PERSON), False, 0),
         (Predicted(None), True, 0),

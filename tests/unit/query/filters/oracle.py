@@ -4,15 +4,14 @@ Its arithmetic has the results of Postgres' `numeric`, digit for digit, and of i
 """
 
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from functools import lru_cache, reduce
-from itertools import product
-from typing import Any, Final, TypeAlias
+from itertools import pairwise, product
+from typing import Any, Final, Literal, TypeAlias
 
 from inference_store.inference.metadata import COORDINATES, Family, Indexable, Metadata
 from inference_store.query.filters import typed
@@ -24,15 +23,13 @@ from inference_store.query.filters.arithmetic import (
     MOST_LOGARITHM,
     MOST_POWER,
     QUOTIENT_SCALE,
-    SPELT,
     exact,
-    is_located,
     round_degrees,
     scale_of,
 )
 from inference_store.query.filters.certain import FLAGS, Doubts
 from inference_store.query.filters.operands import without_accents
-from inference_store.query.filters.typed import Function, Point, Predicate
+from inference_store.query.filters.typed import Area, Function, Located, Point, Predicate
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -90,7 +87,6 @@ FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
 }
 
 
-_SPELT: Final = re.compile(SPELT.replace("$", r"\Z"))
 _SIGNIFICANT, _GROUP = 16, 4
 Row: TypeAlias = Mapping[str, Any] | None
 """The prediction that a condition inside `prediction()` tests."""
@@ -151,32 +147,44 @@ def _located(predicate: typed.Located, facts: Facts, _: Row) -> bool | None:
     return None if facts.location is None else is_located(predicate, facts.location)
 
 
-def _sets(predicate: typed.Sets, facts: Facts, row: Row) -> bool | None:
-    left, right = (
-        [_of_element(element, facts, row) for element in side]
-        for side in (predicate.left, predicate.right)
-    )
-    if not all([*left, *right]):
-        return None
-    return ARRAYS[predicate.relation](frozenset().union(*left), frozenset().union(*right))
+def is_located(located: Located, point: Point) -> bool:
+    """Check whether the relation holds for a point."""
+    if point in located.points:
+        return True
+    positions = {"inside"} if located.relation == "within" else {"inside", "edge"}
+    return any(position_in(area, point) in positions for area in located.areas)
 
 
-def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any]:
-    """Return the values with their kinds, since 1 equals True in Python.
+def position_in(area: Area, point: Point) -> Literal["inside", "edge", "outside"]:
+    """Return the position of a point. Inside: a ray to the east crosses an odd number of edges.
 
-    A text that spells a number is that number too.
+    The edges are those of all rings. The test uses signs of cross products in exact decimals,
+    without division or rounding.
     """
-    values = [(typed.kind_of(of), value) for of in element for value in values_of(of, facts, row)]
-    numbers = (spelt(value) for kind, value in values if kind == "string")
-    return frozenset([*values, *(("number", number) for number in numbers if number is not None)])
+    inside = False
+    with localcontext(EXACT):
+        for start, end in _edges(area):
+            turn = _turn(start, end, point)
+            if turn == 0 and _is_between(start, end, point):
+                return "edge"
+            upward = end[1] > start[1]
+            if (start[1] > point[1]) != (end[1] > point[1]) and (turn > 0) == upward:
+                inside = not inside
+    return "inside" if inside else "outside"
 
 
-ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
-    "equals": operator.eq,
-    "contains": frozenset.issuperset,
-    "containedby": frozenset.issubset,
-    "overlaps": lambda has, items: not has.isdisjoint(items),
-}
+def _edges(area: Area) -> Iterator[tuple[Point, Point]]:
+    for ring in (area.outer, *area.holes):
+        yield from pairwise(ring)
+
+
+def _turn(start: Point, end: Point, point: Point) -> Decimal:
+    """Return a cross product: positive if the point is left of the edge, zero on its line."""
+    return (end[0] - start[0]) * (point[1] - start[1]) - (end[1] - start[1]) * (point[0] - start[0])
+
+
+def _is_between(start: Point, end: Point, point: Point) -> bool:
+    return all(min(a, b) <= c <= max(a, b) for a, b, c in zip(start, end, point, strict=True))
 
 
 def _not(predicate: typed.Not, facts: Facts, row: Row) -> bool | None:
@@ -202,7 +210,6 @@ _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Sent: lambda predicate, facts, _: facts.was_sent(predicate.name),
     typed.Predicted: _predicted,
     typed.Located: _located,
-    typed.Sets: _sets,
     typed.Not: _not,
     typed.And: lambda predicate, *of: _joined(predicate.parts, *of, deciding=False),
     typed.Or: lambda predicate, *of: _joined(predicate.parts, *of, deciding=True),
@@ -268,7 +275,7 @@ def calculate(function: Function, *args: Any) -> Any:
     """Return the result; None: there is none, as for a division by zero."""
     if function in {"/", "%", "div"} and not args[1]:
         return None
-    return {**_CALCULATIONS, **FOLDINGS}[function](*args)
+    return _FUNCTIONS[function](*args)
 
 
 def _divided(left: Decimal, right: Decimal) -> Decimal:
@@ -337,11 +344,7 @@ _CALCULATIONS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal | None]]]
     "^": lambda base, exponent: reduce(EXACT.multiply, [base] * int(exponent), Decimal(1)),
     "power": _double_power,
 }
-
-
-def spelt(text: str) -> Decimal | None:
-    """Return the number that a text spells; None: it spells none."""
-    return Decimal(text) if _SPELT.match(text) else None
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {**_CALCULATIONS, **FOLDINGS}
 
 
 def compute_distance(start: Point, end: Point) -> float:
