@@ -165,11 +165,9 @@ class Double(Side):
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
         numbers = [Decimal(str(item.value)) for item in items]
         doubles = [float(number) for number in numbers if Decimal(repr(float(number))) == number]
-        if not doubles:
-            return self._never
-        is_equal: ColumnElement[bool] = (
-            self.double == self.names.bind_many(doubles, DOUBLE_PRECISION()).any_()
-        )
+        is_equal: ColumnElement[bool] = self._never
+        if doubles:
+            is_equal = self.double == self.names.bind_many(doubles, DOUBLE_PRECISION()).any_()
         return is_equal
 
     @property

@@ -3,6 +3,7 @@
 import re
 from decimal import Decimal
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from inference_store.inference.json_text import Json, Number
@@ -40,10 +41,8 @@ def is_bare(name: str) -> bool:
 
 @cache
 def _identifier() -> re.Pattern[str]:
-    # Lark is imported with the first text that is read or written: an ingester handles none.
-    from .grammar import parser  # noqa: PLC0415
-
-    return re.compile(parser().get_terminal("NAME").pattern.to_regexp())
+    grammar = (Path(__file__).parent / "grammar.lark").read_text(encoding="utf-8")
+    return re.compile(re.findall(r"^NAME: /(.+)/$", grammar, re.MULTILINE)[0])
 
 
 WRITTEN_DEPTH: Final = 2 * MOST_DEPTH

@@ -22,7 +22,7 @@ from inference_store.query.cql2.tree import (
     Scalar,
     SourceRange,
 )
-from inference_store.query.properties import Operator, Takes
+from inference_store.query.properties import OPERATORS, Operator, Takes
 
 from .arithmetic import exact
 from .names import METADATA, OWN, KnownKey, KnownKeys, elements, key_of
@@ -34,10 +34,6 @@ _UID: Final = "uid:"
 _TEXT_MEANS: Final[tuple[Kind, ...]] = ("string", "timestamp", "number", "bool")
 # The same for a key whose only texts are stray ones: one `n/a` does not make its numbers texts.
 _STRAY_TEXT_MEANS: Final[tuple[Kind, ...]] = ("timestamp", "number", "bool", "string")
-_COMPARISONS: Final[Mapping[str, str]] = {
-    **{"eq": "=", "neq": "<>", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="},
-    "like": "like",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +51,18 @@ def metadata_node(entry: MetadataEntry, known: KnownKeys) -> Node:
     """Return the comparison as a tree, for `check`. Raises Invalid, ImpossibleComparison."""
     at, operator = SourceRange(entry.path), entry.operator
     name = Named(METADATA + entry.key, at=SourceRange(f"{entry.path}.key"))
+    literals: tuple[Node, ...] = ()
     if operator.takes is Takes.NONE:
         if entry.value not in (None, ""):
             raise _wrong(entry, f"{operator.name} takes no value")
-        sent = Operation("sent", (name,), at)
-        return sent if operator.holds_for == "sent" else Operation("not", (sent,), at)
-    name = elements(name, known)
-    key = known.keys.get(key_of(name), KnownKey(entry.key))
-    operands = _literals(entry, key, _values(entry))
-    of = SourceRange(f"{entry.path}.operator")
-    match operator.takes:
-        case Takes.LIST:
-            among = Operation("in", (name, Listed(tuple(operands), at)), of)
-            return Operation("not", (among,), of) if operator.holds_for == "none" else among
-        case Takes.PAIR:
-            return Operation("between", (name, *operands), of)
-        case _:
-            return Operation(_COMPARISONS[operator.name], (name, *operands), of)
+    else:
+        name = elements(name, known)
+        key = known.keys.get(key_of(name), KnownKey(entry.key))
+        literals = tuple(_literals(entry, key, _values(entry)))
+        literals = (Listed(literals, at),) if operator.takes is Takes.LIST else literals
+        at = SourceRange(f"{entry.path}.operator")
+    compared = Operation(operator.op, (name, *literals), at)
+    return Operation("not", (compared,), at) if operator.negated else compared
 
 
 def _values(entry: MetadataEntry) -> Sequence[Any]:
@@ -120,7 +111,10 @@ def _candidates(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> S
         return ()
     if not key.only_stray_texts:
         return _TEXT_MEANS
-    return [kind for kind in _STRAY_TEXT_MEANS if kind in entry.operator.families]
+    if entry.operator.op == "like":
+        return ("string",)
+    has_order = entry.operator.op not in ("=", "<>", "in")
+    return [kind for kind in _STRAY_TEXT_MEANS if kind != "bool" or not has_order]
 
 
 def _wrong(
@@ -173,6 +167,6 @@ def predicted(labels: Sequence[str] | None, scores: Mapping[str, float]) -> Node
     score = Named("score", at=at)
     parts: list[Node] = [] if labels is None else [_among("label", labels, at)]
     for name, bound in scores.items():
-        parts.append(Operation(_COMPARISONS[name], (score, Scalar(exact(bound), at)), at))
+        parts.append(Operation(OPERATORS[name].op, (score, Scalar(exact(bound), at)), at))
     condition = (Operation("and", tuple(parts), at),) if len(parts) > 1 else tuple(parts)
     return Operation("prediction", condition, at)
