@@ -20,9 +20,8 @@ from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
 
-from .conditions.combination import Found
+from .conditions.combination import Found, OfKey
 from .conditions.condition import Condition, exists, split_driving
-from .conditions.keys import OfKey
 from .deadline import Deadline, ScanRange, fetch, test_unmarked
 from .matching import Query, match_by_index, test_each
 from .stored_counts import read_numbers

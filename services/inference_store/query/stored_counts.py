@@ -25,8 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.tables import erasing, outdated_count, partition_count
 
-from .conditions.combination import Found
-from .conditions.keys import OfKey
+from .conditions.combination import Found, OfKey
 from .deadline import Deadline, ScanRange, bind_many, fetch
 from .filters import typed
 from .filters.typed import Predicate

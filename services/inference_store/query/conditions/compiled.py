@@ -28,11 +28,9 @@ from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, ma
 from inference_store.query.filters.typed import Compared, Constant, Predicate, Value, leaves_of
 
 from . import condition as conditions
-from .combination import Combination, Found, Names, is_label
+from .combination import Combination, Found, Names, OfKey, is_label
 from .condition import EVERYTHING, NOTHING, Condition, Negated, Uids, combine_all, combine_either
-from .keys import OfKey
-from .places import test_location
-from .sides import SQL_COMPARISONS, Side, build_side
+from .sides import SQL_COMPARISONS, Side, build_side, test_location
 
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:

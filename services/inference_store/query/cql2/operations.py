@@ -66,20 +66,10 @@ Kind: TypeAlias = Literal[
     "truth", "number", "text", "instant", "duration", "interval", "geometry", "array", "unknown"
 ]
 """The kind of a node by its form alone; a name's kind is unknown until the types are known."""
-Takes: TypeAlias = Literal[
-    "truth",
-    "number",
-    "text",
-    "pattern",
-    "scalar",
-    "ordered",
-    "time",
-    "geometry",
-    "array",
-    "list",
-    "name",
-    "any",
-]
+Takes: TypeAlias = (
+    Literal["truth", "number", "text", "pattern", "scalar", "ordered"]
+    | Literal["time", "geometry", "array", "list", "name", "any"]
+)
 Short: TypeAlias = tuple[str, tuple[Any, ...]]
 """An operation and its arguments, which are nodes or operations in turn."""
 Means: TypeAlias = Callable[..., Short]
@@ -136,6 +126,8 @@ class Entry:
     """How tightly it binds; None: it is written as a call."""
     means: Means | None = None
     """The operations that it is short for, which are checked and compiled in its place."""
+    about: str = ""
+    """What a function of this store is, for the reference page."""
     is_supported: bool = True
 
     @property
@@ -149,7 +141,7 @@ class Entry:
 
 
 def _of(conformance: str, names: str, *takes: Takes, text: str = "", **others: Any) -> list[Entry]:
-    """Return operations that take and give the same; `text` None: each is written in capitals."""
+    """Return operations that take and give the same. `text`: left out, each is in capitals."""
     sizes = {"least": len(takes), "most": len(takes), **others}
     return [
         Entry(name=name, text=text or name.upper(), takes=takes, conformance=conformance, **sizes)
@@ -161,8 +153,8 @@ def _turned(op: str) -> Means:
     return lambda left, right: (op, (right, left))
 
 
-def _own(name: str, *takes: Takes, least: int, gives: Kind = "truth") -> list[Entry]:
-    return _of("functions", name, *takes, text=name, least=least, gives=gives)
+def _own(name: str, about: str, *takes: Takes, least: int, **others: Any) -> list[Entry]:
+    return _of("functions", name, *takes, text=name, about=about, least=least, **others)
 
 
 _COMPARISON, _TIMES = "advanced-comparison-operators", "temporal-functions"
@@ -198,12 +190,16 @@ OPERATIONS: Final[Mapping[str, Entry]] = {entry.name: entry for entries in (
     _of(_TIMES, "t_disjoint", "time", "time",
         means=lambda a, b: ("or", (("t_before", (a, b)), ("t_before", (b, a))))),
     _of("array-functions", "a_containedBy a_contains a_equals a_overlaps", "array", "array"),
-    _own("prediction", "truth", least=0),
-    _own("count_predictions", "truth", least=0, gives="number"),
-    _own("distance", "geometry", "geometry", least=2, gives="number"),
-    _own("sent", "name", least=1),
-    _own("now", least=0, gives="instant"),
-    _own("duration", "text", least=1, gives="duration"),
+    _own("prediction", "whether one prediction satisfies the condition, or there is one",
+         "truth", least=0),
+    _own("count_predictions", "how many predictions satisfy the condition, or there are",
+         "truth", least=0, gives="number"),
+    _own("distance", "metres between the location and a point", "geometry", "geometry", least=2,
+         gives="number"),
+    _own("sent", "whether the metadata key was sent, even as JSON null", "name", least=1),
+    _own("now", "the time of the query", least=0, gives="instant"),
+    _own("duration", "an ISO 8601 duration, by which a time is moved", "text", least=1,
+         gives="duration"),
 ) for entry in entries}
 # fmt: on
 _BY_LETTERS: Final = MappingProxyType({name.lower(): entry for name, entry in OPERATIONS.items()})

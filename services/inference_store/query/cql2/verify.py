@@ -6,33 +6,14 @@ from typing import Final
 
 from inference_store.inference.nearest import describe_known
 
+from . import tree
 from .operations import ARGUMENTS, OPERATIONS, Entry, Kind, Takes
-from .tree import (
-    MOST_DEPTH,
-    MOST_ITEMS,
-    MOST_NODES,
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-    inside,
-)
+from .tree import Listed, Named, Node, Operation, Refusal, Scalar
 
 _UNKEPT_SHAPES = frozenset({"LineString", "MultiLineString"})
 _KINDS: dict[type, Kind] = {
-    bool: "truth",
-    str: "text",
-    Decimal: "number",
-    Instant: "instant",
-    Interval: "interval",
-    Geometry: "geometry",
-    Listed: "array",
-    Named: "unknown",
+    **{bool: "truth", str: "text", Decimal: "number", tree.Instant: "instant"},
+    **{tree.Interval: "interval", tree.Geometry: "geometry", Listed: "array", Named: "unknown"},
 }
 
 
@@ -41,7 +22,7 @@ def verify(root: Node, *, takes: Takes = "truth") -> None:
 
     `takes`: the allowed kind of the whole. Never recurses.
     """
-    measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
+    measure(root, depth=tree.MOST_DEPTH, nodes=tree.MOST_NODES)
     if not _may_be(root, takes):
         what = (
             "a filter is a condition"
@@ -53,7 +34,7 @@ def verify(root: Node, *, takes: Takes = "truth") -> None:
     while waiting:
         node = waiting.pop()
         _verify(node)
-        waiting.extend(inside(node))
+        waiting.extend(tree.inside(node))
 
 
 def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
@@ -67,7 +48,7 @@ def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
             raise Refusal(f"a filter is nested at most {depth} levels deep", node.at)
         if nodes is not None and count > nodes:
             raise Refusal(f"a filter has at most {nodes:,} operations, names and values", root.at)
-        waiting.extend((child, level + 1) for child in inside(node))
+        waiting.extend((child, level + 1) for child in tree.inside(node))
 
 
 def kind_of(node: Node) -> Kind:
@@ -92,14 +73,14 @@ def _verify(node: Node) -> None:
             _verify_operation(node, OPERATIONS[op])
         case Operation():
             raise _no_function(node)
-        case Listed(items) if len(items) > MOST_ITEMS:
-            raise Refusal(f"an array has at most {MOST_ITEMS:,} items", node.at)
-        case Interval(start, end):
+        case Listed(items) if len(items) > tree.MOST_ITEMS:
+            raise Refusal(f"an array has at most {tree.MOST_ITEMS:,} items", node.at)
+        case tree.Interval(start, end):
             for bound in (start, end):
                 if bound is not None and kind_of(bound) not in {"instant", "unknown"}:
                     message = f"a bound of an interval is no {kind_of(bound)}"
                     raise Refusal(message, bound.at, list(filter(None, [meant_by(bound)])))
-        case Geometry(shape) if shape in _UNKEPT_SHAPES:
+        case tree.Geometry(shape) if shape in _UNKEPT_SHAPES:
             raise Refusal(
                 f"{shape.upper()} is not kept", node.at, conformance="basic-spatial-functions-plus"
             )
@@ -115,7 +96,7 @@ def _verify_operation(node: Operation, entry: Entry) -> None:
         takes = entry.takes_at(index)
         if not _may_be(arg, takes):
             raise _misplaced(entry, arg, takes)
-        for item in inside(arg) if takes == "list" else ():
+        for item in tree.inside(arg) if takes == "list" else ():
             if not _may_be(item, "scalar"):
                 message = f"a list holds single values, and this is {describe_kind(item)}"
                 raise Refusal(message, item.at)

@@ -8,22 +8,9 @@ from typing import Final
 
 from inference_store.inference.json_text import Json, Number
 
-from . import literals
+from . import literals, tree
 from .operations import FACTOR, KEYWORDS, LEFT, OPERATIONS, PREDICATE, SUM
-from .tree import (
-    MOST_DEPTH,
-    Coordinates,
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-    error_of,
-)
+from .tree import Geometry, Instant, Interval, Named, Node, Operation, Scalar
 from .verify import measure, quoted
 
 _BEFORE_BRACKETS: Final = re.compile(
@@ -45,7 +32,7 @@ def _identifier() -> re.Pattern[str]:
     return re.compile(re.findall(r"^NAME: /(.+)/$", grammar, re.MULTILINE)[0])
 
 
-WRITTEN_DEPTH: Final = 2 * MOST_DEPTH
+WRITTEN_DEPTH: Final = 2 * tree.MOST_DEPTH
 """Written trees may be deeper than parsed ones, because filters are combined."""
 
 
@@ -63,8 +50,8 @@ def refuse_deep(node: Node) -> None:
     """Raise InvalidFilter for a tree that is too deep to be written."""
     try:
         measure(node, depth=WRITTEN_DEPTH)
-    except Refusal as refused:
-        raise error_of(refused, None) from None
+    except tree.Refusal as refused:
+        raise tree.error_of(refused, None) from None
 
 
 def _json(node: Node) -> Json:
@@ -79,7 +66,7 @@ def _json(node: Node) -> Json:
             written = {"interval": [_json_bound(start), _json_bound(end)]}
         case Geometry():
             written = _json_geometry(node)
-        case Listed(items):
+        case tree.Listed(items):
             written = [_json(item) for item in items]
         case Operation(op, args):
             written = {"op": op, "args": [_json(arg) for arg in args]}
@@ -103,7 +90,7 @@ def _json_geometry(node: Geometry) -> Json:
     return {"type": node.shape, "coordinates": _json_coordinates(node.coordinates)}
 
 
-def _json_coordinates(part: Coordinates) -> list[Json]:
+def _json_coordinates(part: tree.Coordinates) -> list[Json]:
     return [
         _json_number(coordinate)
         if isinstance(coordinate, Decimal)
@@ -145,7 +132,7 @@ def _text(node: Node) -> str:
             written = f"INTERVAL({_text_bound(start)}, {_text_bound(end)})"
         case Geometry():
             written = _text_geometry(node)
-        case Listed(items):
+        case tree.Listed(items):
             written = f"({', '.join(map(_text, items))})"
         case Operation(op) if _tight(node) < FACTOR:
             written = _operator(node)
@@ -231,17 +218,17 @@ def _text_geometry(node: Geometry) -> str:
     return f"{name}{' Z ' if _has_heights(node.coordinates) else ''}{inside}"
 
 
-def _text_coordinates(part: Coordinates) -> str:
+def _text_coordinates(part: tree.Coordinates) -> str:
     if isinstance(part[0], Decimal):
         return " ".join(map(str, part))
     return f"({', '.join(_text_coordinates(inner) for inner in _nested(part))})"
 
 
-def _nested(part: Coordinates) -> list[Coordinates]:
+def _nested(part: tree.Coordinates) -> list[tree.Coordinates]:
     return [inner for inner in part if not isinstance(inner, Decimal)]
 
 
-def _has_heights(part: Coordinates) -> bool:
+def _has_heights(part: tree.Coordinates) -> bool:
     while not isinstance(part[0], Decimal):
         part = part[0]
     return len(part) == 3

@@ -22,6 +22,7 @@ from inference_store.query.cql2.tree import (
     Refusal,
     Scalar,
     SourceRange,
+    expand,
 )
 from inference_store.query.properties import Property as Described
 
@@ -56,6 +57,7 @@ def values(nodes: Sequence[Node], kind: Kind, checking: FilterCheck) -> tuple[Va
 
 def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
     """Return the value as a kind that is possible for it. Raises what `check` does."""
+    node = expand(node) if isinstance(node, Operation) else node
     match node:
         case Scalar() | Instant():
             return constant(node, kind)
@@ -291,9 +293,8 @@ def constant(literal: Scalar | Instant, kind: Kind) -> Constant:
         return Constant("timestamp", read_as("timestamp", literal.value))
     stood = literal.value
     if isinstance(stood, str) and not storable(stood):
-        raise meaningless(
-            literal, "the text holds NUL or a lone surrogate, and no stored text does"
-        )
+        message = "the text holds NUL or a lone surrogate, and no stored text does"
+        raise meaningless(literal, message)
     if isinstance(stood, Decimal):
         most = _CAPS.digits + _CAPS.exponent
         if not stood.is_finite() or max(digits_of_literal(stood)) > most:
@@ -315,9 +316,8 @@ def refuse_many(node: Node, values: Sequence[Value]) -> None:
         message = f"at most {MOST_MANY} names with several values are allowed in one comparison"
         raise meaningless(node, message)
     if len(set(leaves)) > MOST_NAMES:
-        raise meaningless(
-            node, f"at most {MOST_NAMES} different names are allowed in one comparison"
-        )
+        message = f"at most {MOST_NAMES} different names are allowed in one comparison"
+        raise meaningless(node, message)
 
 
 def names_within(of: Value) -> Iterator[Value]:
@@ -366,9 +366,7 @@ def refuse_off_map(
 
 
 _STANDS_IN: Final[Mapping[Kind, Node]] = {
-    "number": Scalar(Decimal(0)),
-    "string": Scalar(""),
-    "bool": Scalar(True),
+    **{"number": Scalar(Decimal(0)), "string": Scalar(""), "bool": Scalar(True)},
     "timestamp": Interval(None, None),
 }
 
@@ -382,10 +380,8 @@ def require(kind: Kind, node: Node, checking: FilterCheck, *, at: SourceRange) -
 
 
 _A: Final[Mapping[Kind, str]] = {
-    "number": "a number",
-    "string": "a text",
-    "bool": "a truth value",
-    "timestamp": "an instant",
+    **{"number": "a number", "string": "a text"},
+    **{"bool": "a truth value", "timestamp": "an instant"},
 }
 
 
@@ -445,21 +441,19 @@ def _describe_node(node: Node, kinds: frozenset[Kind]) -> str:
     return kind_names if kinds else "a geometry or an interval"
 
 
+_TRUTHS: Final = frozenset({"true", "false"})
+
+
 def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
     if any(not key.kinds and "json" in key.types for key in keys):
         return "; name a value inside it, such as `position.angle` or `tags[]`"
-    if isinstance(odd, Scalar) and isinstance(odd.value, str):
-        return _text_hint(odd.value, expected)
-    if isinstance(odd, Scalar) and isinstance(odd.value, Decimal) and expected == {"string"}:
-        return f"; write a text in single quotes: '{odd.value}'"
-    if isinstance(odd, Instant) and expected == {"string"}:
-        return f"; write a text in single quotes: '{odd.value.isoformat()}'"
-    return ""
-
-
-def _text_hint(text: str, expected: frozenset[Kind]) -> str:
-    if "number" in expected and is_number(text):
-        return f"; a number stands without quotes: {text}"
-    if "bool" in expected and text.lower() in ("true", "false"):
-        return f"; write a boolean without quotes: {text.upper()}"
+    match odd:
+        case Scalar(value=str() as text) if "number" in expected and is_number(text):
+            return f"; a number stands without quotes: {text}"
+        case Scalar(value=str() as text) if "bool" in expected and text.lower() in _TRUTHS:
+            return f"; write a boolean without quotes: {text.upper()}"
+        case Scalar(value=Decimal() as number) if expected == {"string"}:
+            return f"; write a text in single quotes: '{number}'"
+        case Instant(value=at) if expected == {"string"}:
+            return f"; write a text in single quotes: '{at.isoformat()}'"
     return ""

@@ -20,7 +20,7 @@ from inference_store.query.cql2.tree import (
 from . import names, operands, typed
 from .names import FilterCheck, KnownKey, meaningless
 from .operands import point_of
-from .typed import Compared, Constant, Predicate, Value, is_many
+from .typed import And, Compared, Constant, Kind, Not, Or, Predicate, Value, is_many
 
 Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
 _FLIPPED: Final[Mapping[Relation, Relation]] = {
@@ -69,7 +69,7 @@ def _not_kept(node: Node) -> Refusal:
     return Refusal(message, node.at, conformance="array-functions")
 
 
-def _constants_of(constants: Iterable[Constant], kind: typed.Kind) -> tuple[Constant, ...]:
+def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, ...]:
     return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
 
 
@@ -79,11 +79,11 @@ def relate_set(
     """Return the relation of a name's values to constants; NULL if it has no value."""
     if relation == "overlaps":
         return Compared("in", (of, *items))
-    contained = typed.Not(Compared("outside", (of, *items)))
+    contained = Not(Compared("outside", (of, *items)))
     if relation == "containedby":
         return contained
     each: list[Predicate] = [Compared("=", (of, item)) for item in items] or [_any_value(of)]
-    return typed.And((*each, contained)) if relation == "equals" else typed.And(tuple(each))
+    return And((*each, contained)) if relation == "equals" else And(tuple(each))
 
 
 def _any_value(of: typed.Metadata | typed.Property) -> Predicate:
@@ -93,35 +93,33 @@ def _any_value(of: typed.Metadata | typed.Property) -> Predicate:
 
 def _of_several_kinds(
     relation: Relation,
-    values: Mapping[typed.Kind, typed.Metadata | typed.Property],
+    values: Mapping[Kind, typed.Metadata | typed.Property],
     constants: Sequence[Constant],
 ) -> Predicate:
     """Combine the relations of each kind; NULL only if there is no value of any kind."""
     items = {kind: _constants_of(constants, kind) for kind in values}
     if relation == "overlaps":
         return some_of_kinds([relate_set(relation, of, items[kind]) for kind, of in values.items()])
-    some = typed.Or(tuple(map(_any_value, values.values())))
+    some = Or(tuple(map(_any_value, values.values())))
     all_of: list[Predicate] = []
     if relation in ("equals", "contains"):
         for kind in (kind for kind in values if items[kind]):
             # false, not NULL, if there is no value of the kind
-            there = typed.Not(typed.Unknown(_any_value(values[kind])))
+            there = Not(typed.Unknown(_any_value(values[kind])))
             all_of += [relate_set("contains", values[kind], items[kind]), there]
     if relation in ("equals", "containedby"):
         also = (*constants, *_numbers_of(constants))
         every = (
             relate_set("containedby", of, _constants_of(also, kind)) for kind, of in values.items()
         )
-        all_of += [typed.Or((part, typed.Unknown(part))) for part in every]
-    return typed.Or((typed.And((*all_of, some)), typed.Not(some)))
+        all_of += [Or((part, typed.Unknown(part))) for part in every]
+    return Or((And((*all_of, some)), Not(some)))
 
 
 def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
     """Return a predicate: some part is true; NULL only if all parts are."""
-    nowhere = typed.And(tuple(typed.And((part, typed.Not(part))) for part in parts))
-    return typed.Or(
-        (*(typed.And((part, typed.Not(typed.Unknown(part)))) for part in parts), nowhere)
-    )
+    nowhere = And(tuple(And((part, Not(part))) for part in parts))
+    return Or((*(And((part, Not(typed.Unknown(part)))) for part in parts), nowhere))
 
 
 def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
@@ -151,36 +149,26 @@ _BEYOND: Final = Decimal(181)
 
 def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
     """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
-    op = node.op.lower()
     operands.refuse_inside(node, checking)
-    if all(isinstance(arg, Geometry) for arg in node.args):
+    located = [not isinstance(arg, Geometry) for arg in node.args]
+    if not any(located):
         message = "two geometries that are both written out are not compared"
         raise Refusal(message, node.at, conformance=_ALL_LITERALS)
-    if all(operands.is_location(arg, checking) for arg in node.args):
-        return typed.Not(typed.Located("intersects"))
-    shape, turned = _geometry(node, checking)
+    for is_name, arg in zip(located, node.args, strict=True):
+        if is_name and not operands.is_location(arg, checking):
+            message = "this relates the location and a geometry that is written out"
+            raise meaningless(node, message, ("location",))
+    if all(located):
+        return Not(typed.Located("intersects"))
+    shape = cast(Geometry, node.args[located.index(False)])
     areas, points = tuple(_areas(shape)), tuple(_points(shape))
-    if op == "s_within":
-        return _is_it(areas, points) if turned else typed.Located("within", areas, points)
-    return typed.Located("intersects", areas, points)
-
-
-def _is_it(areas: tuple[typed.Area, ...], points: tuple[typed.Point, ...]) -> Predicate:
-    """Return the predicate that a geometry lies in the location: a point may, an area never."""
-    if areas:
-        some = typed.Located("intersects", areas)
-        return typed.And((some, typed.Not(some)))
-    return typed.And(tuple(typed.Located("intersects", points=(point,)) for point in points))
-
-
-def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
-    left, right = node.args
-    if isinstance(right, Geometry) and operands.is_location(left, checking):
-        return right, False
-    if isinstance(left, Geometry) and operands.is_location(right, checking):
-        return left, True
-    message = "this relates the location and a geometry that is written out"
-    raise meaningless(node, message, ("location",))
+    if node.op == "s_intersects" or located[0]:
+        relation = "within" if node.op == "s_within" else "intersects"
+        return typed.Located(cast(Any, relation), areas, points)
+    # a geometry lies in the location: a point may, an area never
+    each = [typed.Located("intersects", points=(point,)) for point in points]
+    some = typed.Located("intersects", areas)
+    return And((some, Not(some))) if areas else And(tuple(each))
 
 
 def _parts(whole: Geometry) -> Iterator[Geometry]:
@@ -264,7 +252,7 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
     # instants are their own start and end
     ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
     parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
-    return typed.And(tuple(parts))
+    return And(tuple(parts))
 
 
 def _span(node: Node, checking: FilterCheck) -> Span:
@@ -300,7 +288,7 @@ def _compare(left: End, op: typed.Comparison, right: End) -> Predicate:
     if value is None:
         return typed.Fixed(holds)
     equality = Compared("=", (value, value))
-    return equality if holds else typed.Not(equality)
+    return equality if holds else Not(equality)
 
 
 _OF_INSTANTS: Final = frozenset({"t_before", "t_equals", "t_intersects"})
@@ -325,4 +313,4 @@ def _intersects(left: Span, right: Span) -> Predicate:
     if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
         # One predicate: if there are several instants, the same one must satisfy both bounds.
         return Compared("between", (left.start.value, bounds[0], bounds[1]))
-    return typed.And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))
+    return And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))
