@@ -19,6 +19,7 @@ from inference_store.platform.metrics import METRICS
 from inference_store.platform.settings import GROUPS, PREFIX, SettingsGroup, secrets_of
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
+from inference_store.query.cql2.operations import ARGUMENTS, OPERATIONS
 from inference_store.query.properties import OPERATORS
 
 from .client_reference import list_client
@@ -81,6 +82,16 @@ def list_operators() -> str:
     return _table(("operator", "also", "takes", "holds when"), rows)
 
 
+def list_functions() -> str:
+    """Return the table of the store's own functions in filters."""
+    rows = [
+        (_code(e.text), ", ".join(ARGUMENTS[t].words for t in e.takes) or "nothing", e.about)
+        for e in OPERATIONS.values()
+        if e.own
+    ]
+    return _table(("function", "takes", "is"), rows)
+
+
 def list_aggregates() -> str:
     """Return the table of the aggregate functions."""
     rows = [
@@ -140,6 +151,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "errors": list_errors,
     "roles": list_roles,
     "operators": list_operators,
+    "functions": list_functions,
     "aggregates": list_aggregates,
     "records": list_records,
     "rights": _pairs(("right", "what it allows"), [(r.value, RIGHTS[r]) for r in Right]),

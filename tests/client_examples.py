@@ -33,7 +33,7 @@ _DOCS: Final = Path(__file__).parents[1] / "docs"
 _FILTERS: Final = (_DOCS / "reference" / "filters.md").read_text()
 _QUERY: Final = (_DOCS / "how-to" / "query.md").read_text()
 _BLOCK: Final = re.compile(r"^```cql2(?: relative)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_LINE: Final = re.compile(r"^(.+?) +-- ", re.MULTILINE)
+_LINE: Final = re.compile(r"^\| `(.+)` \| [^|]+ \|$", re.MULTILINE)
 _BODY: Final = re.compile(r'^  "filter": "(.+)"$', re.MULTILINE)
 
 
@@ -54,12 +54,8 @@ EXAMPLES: Final[Mapping[str, Expression]] = {
     ),
     "\"camera-id\" IN ('cam-1', 'cam-2')": meta["camera-id"].isin(["cam-1", "cam-2"]),
     "data_source LIKE 'garden%'": meta.data_source.like("garden%"),
-    "CASEI(operator) IN (CASEI('zoë'), CASEI('STRASSE'))": (
-        casei(meta.operator).isin([casei("zoë"), casei("STRASSE")])
-    ),
-    "ACCENTI(CASEI(operator)) = ACCENTI(CASEI('José'))": (
-        accenti(casei(meta.operator)) == accenti(casei("José"))
-    ),
+    "CASEI(operator) IN ('ZOË', 'STRASSE')": casei(meta.operator).isin(["ZOË", "STRASSE"]),
+    "ACCENTI(CASEI(operator)) = 'José'": accenti(casei(meta.operator)) == "José",
     "frame_number > frame_limit": meta.frame_number > meta.frame_limit,
     "(frame_number - 8950) / 4 = 10.5 OR frame_number % 25 = 0": (
         ((meta.frame_number - 8950) / 4 == 10.5) | (meta.frame_number % 25 == 0)
@@ -78,8 +74,8 @@ EXAMPLES: Final[Mapping[str, Expression]] = {
     "model_version = '1.1' AND received_at >= TIMESTAMP('2026-11-20T00:00:00Z')": (
         (field.model_version == "1.1") & (field.received_at >= datetime(2026, 11, 20, tzinfo=UTC))
     ),
-    "received_at BETWEEN DATE('2026-11-03') AND DATE('2026-11-04')": (
-        field.received_at.between(date(2026, 11, 3), date(2026, 11, 4))
+    "received_at BETWEEN '2026-11-03' AND DATE('2026-11-04')": (
+        field.received_at.between("2026-11-03", date(2026, 11, 4))
     ),
     "T_INTERSECTS(received_at, INTERVAL('2026-11-03T00:00:00Z', '2026-11-04T12:00:00Z'))": (
         t_intersects(

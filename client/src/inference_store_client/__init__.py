@@ -37,6 +37,7 @@ from .filters import distance as distance
 from .filters import div as div
 from .filters import duration as duration
 from .filters import field as field
+from .filters import function as function
 from .filters import interval as interval
 from .filters import meta as meta
 from .filters import now as now

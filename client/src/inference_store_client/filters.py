@@ -396,6 +396,11 @@ def distance(location: Value, point: Geometry) -> Value:
     return Value(make_operation("distance", location, point))
 
 
+def function(name: str, *args: object) -> Value:
+    """Any function of the language by its name: `function("casei", meta.operator)`."""
+    return Value(make_operation(name, *args))
+
+
 def a_contains(array: object, values: object) -> Condition:
     """Whether an array, such as `meta["tags[]"]`, has all of the values."""
     return Condition(make_operation("a_contains", array, values))

@@ -19,7 +19,7 @@ _ALIKE: Final = 0.4
 
 def nearest(name: str, names: Iterable[str], *, limit: int = 5) -> list[str]:
     """Return up to `limit` of the known names, the most similar first. Few names are all returned;
-    of many only the similar ones, if any."""
+    of many only the similar ones, if any. Case does not count."""
     # Imported with the first unknown name.
     from rapidfuzz import process  # noqa: PLC0415
     from rapidfuzz.distance import Levenshtein  # noqa: PLC0415
@@ -31,7 +31,11 @@ def nearest(name: str, names: Iterable[str], *, limit: int = 5) -> list[str]:
     )
     least = _ALIKE if len(short) > limit else 0.0
     alike = process.extract(
-        name, short, scorer=Levenshtein.normalized_similarity, score_cutoff=least, limit=limit
+        *(name, short),
+        scorer=Levenshtein.normalized_similarity,
+        processor=str.casefold,
+        score_cutoff=least,
+        limit=limit,
     )
     return [match for match, _, _ in alike]
 

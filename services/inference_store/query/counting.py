@@ -52,7 +52,7 @@ from inference_store.query.deadline import ScanRange
 from .aggregates.rows import by_label, without_label
 from .bars import count_span
 from .conditions import Names
-from .conditions.keys import OfKey
+from .conditions.combination import OfKey
 from .driving import DrivingIndex
 from .matching import Query
 

@@ -20,9 +20,8 @@ from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
 
-from .conditions.combination import Found
+from .conditions.combination import Found, OfKey
 from .conditions.condition import Condition, exists, split_driving
-from .conditions.keys import OfKey
 from .deadline import (
     GROUP,
     Deadline,

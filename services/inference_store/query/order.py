@@ -45,6 +45,7 @@ from inference_store.query.cql2.tree import Operation, error_of
 from inference_store.query.deadline import ScanRange, bind_one
 from inference_store.query.filters.check import check_value
 from inference_store.query.filters.names import (
+    LABEL,
     METADATA,
     OWN,
     find_known_keys,
@@ -333,6 +334,8 @@ async def resolve_sort(
         hidden = f"sort: the metadata key of this name is {METADATA}{key}"
         order = ByPrediction(_OF_PREDICTIONS[name], descending)
         return Sort(descending, order, (hidden,) if stored else ())
+    if name == LABEL:
+        raise _refuse_label()
     if property_ in PROPERTIES:
         if stored is not None and not name.startswith(METADATA):
             raise _refuse_ambiguous(key)
@@ -392,6 +395,12 @@ def _refuse_ambiguous(name: str) -> Invalid:
     suggestions = [OWN + name, METADATA + name]
     message = "it is a property of the inference and a metadata key: say which"
     return Invalid(f"sort: {name!r} is ambiguous.", faults=[Fault("sort", message, suggestions)])
+
+
+def _refuse_label() -> Invalid:
+    meant = [f"{METADATA}{LABEL}", "top_label"]
+    message = f"it is the label of predictions, of which there are several: {' or '.join(meant)}"
+    return Invalid("sort: 'label' has no order.", faults=[Fault("sort", message, meant)])
 
 
 def _refuse_unordered(name: str) -> Invalid:

@@ -37,7 +37,6 @@ from sqlalchemy.dialects.postgresql import TEXT
 
 from inference_store.index.tables import inference, label, registration
 from inference_store.inference.events import SIDES, CaptureSide, flags_of
-from inference_store.inference.metadata.values import Family
 
 PropertyKind: TypeAlias = Literal["number", "string", "bool", "timestamp", "location"]
 Stored: TypeAlias = Literal["whole", "double", "exact", "other"]
@@ -190,16 +189,7 @@ def compute_latency(row: Mapping[str, Any], name: str) -> float | None:
     return None if start is None or end is None else (end - start) / _MICROSECOND / 1000
 
 
-# The comparison operators: one table. Validation, SQL, documentation and tests read it.
-#
-# A metadata name may have several values (`tags[]`). `some`: the comparison holds if some value
-# satisfies it; `none`: if there is a comparable value, and none satisfies it. A missing name has no
-# value, so both are false for it, as with SQL's NULL.
-
-Holds: TypeAlias = Literal["some", "none", "sent", "not_sent"]
-_ALL: Final[frozenset[Family]] = frozenset({"number", "string", "bool", "timestamp"})
-_ORDERED: Final[frozenset[Family]] = frozenset({"number", "string", "timestamp"})
-_TEXT: Final[frozenset[Family]] = frozenset({"string"})
+# The comparison operators of `metadata_filter`, each by an operation of the language: one table.
 
 
 class Takes(StrEnum):
@@ -213,14 +203,21 @@ class Takes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator."""
+    """One operator. A metadata name may have several values (`tags[]`); a missing name has none, so
+    a comparison is neither true nor false for it, as with SQL's NULL."""
 
     name: str
-    aliases: tuple[str, ...]
+    op: str
+    """The operation in CQL2-JSON, which is `negated`."""
     meaning: str
-    takes: Takes
-    holds_for: Holds
-    families: frozenset[Family]
+    aliases: tuple[str, ...]
+    negated: bool = False
+
+    @property
+    def takes(self) -> Takes:
+        """The type of its `value`."""
+        several = {"in": Takes.LIST, "between": Takes.PAIR, "sent": Takes.NONE}
+        return several.get(self.op, Takes.ONE)
 
 
 def _like_tokens(pattern: str) -> list[str]:
@@ -246,37 +243,26 @@ def like_prefix(pattern: str) -> tuple[str, bool]:
 
 # fmt: off
 OPERATORS: Final[Mapping[str, Operator]] = {entry.name: entry for entry in (
-    Operator("eq", ("EQUAL", "EQUALS", "="), "some value is equal",
-             Takes.ONE, "some", _ALL),
-    Operator("neq", ("NOT_EQUAL", "NOT_EQUALS", "<>", "!="),
-             "some value is different; a name that is missing does not match",
-             Takes.ONE, "some", _ALL),
-    Operator("gt", ("GREATER_THAN", ">"), "some value is greater",
-             Takes.ONE, "some", _ORDERED),
-    Operator("gte", ("GREATER_THAN_OR_EQUAL", "GREATER_THAN_OR_EQUAL_TO", ">="),
-             "some value is greater or equal",
-             Takes.ONE, "some", _ORDERED),
-    Operator("lt", ("LESS_THAN", "<"), "some value is less",
-             Takes.ONE, "some", _ORDERED),
-    Operator("lte", ("LESS_THAN_OR_EQUAL", "LESS_THAN_OR_EQUAL_TO", "<="),
-             "some value is less or equal",
-             Takes.ONE, "some", _ORDERED),
-    Operator("in", ("IN",), "some value is one of the list",
-             Takes.LIST, "some", _ALL),
-    Operator("not_in", ("NOT_IN",),
-             "there is a value, and none is one of the list; a name that is missing does not match",
-             Takes.LIST, "none", _ALL),
-    Operator("between", ("BETWEEN",), "some value lies between the two, or is one of them",
-             Takes.PAIR, "some", _ORDERED),
-    Operator("like", ("LIKE",),
-             "some text matches: `%` is any text, `_` one character, `\\` takes the next as it is",
-             Takes.ONE, "some", _TEXT),
-    Operator("exists", ("EXISTS", "IS_NOT_NULL"),
-             "the key was sent, whatever its value; JSON null counts",
-             Takes.NONE, "sent", _ALL),
-    Operator("missing", ("MISSING", "NOT_EXISTS", "IS_NULL", "DOES_NOT_EXIST"),
-             "the key was not sent",
-             Takes.NONE, "not_sent", _ALL),
+    Operator("eq", "=", "some value is equal", ("EQUAL", "EQUALS", "=")),
+    Operator("neq", "<>", "some value is different; a name that is missing does not match",
+             ("NOT_EQUAL", "NOT_EQUALS", "<>", "!=")),
+    Operator("gt", ">", "some value is greater", ("GREATER_THAN", ">")),
+    Operator("gte", ">=", "some value is greater or equal",
+             ("GREATER_THAN_OR_EQUAL", "GREATER_THAN_OR_EQUAL_TO", ">=")),
+    Operator("lt", "<", "some value is less", ("LESS_THAN", "<")),
+    Operator("lte", "<=", "some value is less or equal",
+             ("LESS_THAN_OR_EQUAL", "LESS_THAN_OR_EQUAL_TO", "<=")),
+    Operator("in", "in", "some value is one of the list", ("IN",)),
+    Operator("not_in", "in", "there is a value, and none is one of the list; a name that is missing"
+             " does not match", ("NOT_IN",), negated=True),
+    Operator("between", "between", "some value lies between the two, or is one of them",
+             ("BETWEEN",)),
+    Operator("like", "like", "some text matches: `%` is any text, `_` one character, `\\` takes the"
+             " next as it is", ("LIKE",)),
+    Operator("exists", "sent", "the key was sent, whatever its value; JSON null counts",
+             ("EXISTS", "IS_NOT_NULL")),
+    Operator("missing", "sent", "the key was not sent",
+             ("MISSING", "NOT_EXISTS", "IS_NULL", "DOES_NOT_EXIST"), negated=True),
 )}
 # fmt: on
 

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import uid_floor
 
-from .conditions.keys import OfKey
+from .conditions.combination import OfKey
 from .deadline import (
     GROUP,
     HIGHEST,

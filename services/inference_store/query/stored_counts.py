@@ -25,8 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.tables import erasing, outdated_count, partition_count
 
-from .conditions.combination import Found
-from .conditions.keys import OfKey
+from .conditions.combination import Found, OfKey
 from .deadline import Deadline, ScanRange, bind_many, fetch
 from .filters import typed
 from .filters.typed import Predicate
@@ -111,8 +110,6 @@ def _select_number(column: Any, number: int, index: int | None = None) -> Number
 
 def _get_label(condition: Predicate | None) -> str | None:
     match condition:
-        case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):
-            return str(name)
-        case typed.Among(typed.Column("label"), items=(typed.Constant(value=name),)):
+        case typed.Compared("=" | "in", (typed.Column("label"), typed.Constant(value=name))):
             return str(name)
     return None

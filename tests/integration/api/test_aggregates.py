@@ -62,7 +62,7 @@ async def test_examples_and_refusals(api: Api) -> None:
     functions = ("min", "max", "sum", "mean", "percentiles", "histogram", "top", "distinct")
     measures = [{"function": function, "of": "frame_number"} for function in functions]
     nothing = {"received_at": {"from": "2027-01-01T00:00:00Z"}}
-    question = {**nothing, "measures": [{"function": "count"}, *measures]}
+    question = {**nothing, "measures": ["count", *measures]}
     [group] = (await _aggregate(api, question))["groups"]
     measured = group["measures"]
     names = ("count", "mean(frame_number)", "sum(frame_number)")
@@ -97,6 +97,7 @@ def _histogram(of: str, *bounds: Any) -> dict[str, Any]:
 _REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (_measure("median", "x"), "measures[0].function", "known are"),
     (_measure("mean"), "measures[0]", "`of` is missing"),
+    ({"measures": ["counts"]}, "measures[0].function", "the nearest are count"),
     (_measure("mean", "frame_numer"), "measures[0].of", "unknown"),
     (_measure("mean", "data_source"), "measures[0].of", "string"),
     (_measure("mean", "ok"), "measures[0].of", "bool"),

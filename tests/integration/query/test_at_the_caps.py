@@ -26,13 +26,11 @@ from inference_store.query.filters.names import find_known_keys
 from inference_store.query.filters.operands import without_accents
 from inference_store.query.filters.typed import (
     And,
+    Applied,
     Area,
-    Calculated,
     Column,
     Compared,
     Constant,
-    Folded,
-    Like,
     Located,
     Metadata,
     Not,
@@ -41,7 +39,6 @@ from inference_store.query.filters.typed import (
     PredicateValue,
     Predicted,
     Property,
-    Sets,
     Unknown,
     Value,
 )
@@ -70,20 +67,20 @@ def _number(value: int) -> Constant:
 def _comparisons() -> tuple[Predicate, ...]:
     """Return comparisons of equal and of different values, so that they are not one list."""
     return tuple(
-        Compared("<" if n % 2 else ">", Calculated("+", _KEY, _number(n % 3)), _number(n))
+        Compared("<" if n % 2 else ">", (Applied("+", (_KEY, _number(n % 3))), _number(n)))
         for n in range(_PARTS)
     )
 
 
 def _deep() -> Predicate:
-    predicate: Predicate = Compared(">", _KEY, _number(1))
+    predicate: Predicate = Compared(">", (_KEY, _number(1)))
     for n in range(_DEPTH):
-        predicate = (And if n % 2 else Or)((predicate, Compared(">", _KEY, _number(n))))
+        predicate = (And if n % 2 else Or)((predicate, Compared(">", (_KEY, _number(n)))))
     return predicate
 
 
 def _negated() -> Predicate:
-    predicate: Predicate = Compared(">", _KEY, _number(1))
+    predicate: Predicate = Compared(">", (_KEY, _number(1)))
     for n in range(8):
         predicate = Unknown(predicate) if n % 2 else Not(predicate)
     return predicate
@@ -92,27 +89,27 @@ def _negated() -> Predicate:
 def _calculated() -> Predicate:
     value: Value = _KEY
     for n in range(_DEPTH):
-        value = Calculated("+", value, _number(n))
-    return Compared(">", value, _number(3))
+        value = Applied("+", (value, _number(n)))
+    return Compared(">", (value, _number(3)))
 
 
 def _powers() -> Predicate:
     value: Value = Property("width", "number")
     for _ in range(8):
-        value = Calculated("^", value, _number(2))
-    return Compared(">", value, _number(3))
+        value = Applied("^", (value, _number(2)))
+    return Compared(">", (value, _number(3)))
 
 
 def _folded() -> Predicate:
     value: Value = _TEXT
     for _ in range(_DEPTH):
-        value = Folded("casei", value)
-    return Compared("<", value, Constant("string", "é"))
+        value = Applied("casei", (value,))
+    return Compared("<", (value, Constant("string", "é")))
 
 
 def _predicted(n: int) -> Predicate:
-    label = Compared("=", Column("label", "string"), Constant("string", "car"))
-    score = Compared("<", Column("score", "number"), Constant("number", Decimal(n) / 1000))
+    label = Compared("=", (Column("label", "string"), Constant("string", "car")))
+    score = Compared("<", (Column("score", "number"), Constant("number", Decimal(n) / 1000)))
     return Predicted(And((label, score)))
 
 
@@ -121,24 +118,23 @@ def _many_corners() -> Predicate:
     return Located("intersects", (Area((*corners, corners[0])),))
 
 
-def _arrays(n: int) -> Predicate:
-    tags = tuple(Metadata("tags[]", -3, kind, True) for kind in ("number", "string"))
-    return Sets("equals", (tags,), ((_TEXT,), (Calculated("+", _KEY, _number(n)),)))
-
-
 def _compared(n: int) -> Predicate:
-    below, other = Compared("<", _KEY, _number(n)), Compared("<", _TEXT, Constant("string", "é"))
-    return Compared("=", PredicateValue(below), PredicateValue(other))
+    below, other = (
+        Compared("<", (_KEY, _number(n))),
+        Compared("<", (_TEXT, Constant("string", "é"))),
+    )
+    return Compared("=", (PredicateValue(below), PredicateValue(other)))
 
 
 FILTERS: dict[str, Predicate] = {
     "one of many": Or(_comparisons()),
     "all of many": And(_comparisons()),
     "not all of many": Not(And(_comparisons())),
-    "a long list": Or(tuple(Compared("=", _KEY, _number(n)) for n in range(1_000))),
-    "patterns": Or(tuple(Like(_TEXT, f"%{n}%") for n in range(300))),
+    "a long list": Or(tuple(Compared("=", (_KEY, _number(n))) for n in range(1_000))),
+    "patterns": Or(
+        tuple(Compared("like", (_TEXT, Constant("string", f"%{n}%"))) for n in range(300))
+    ),
     "predictions": Or(tuple(_predicted(n) for n in range(300))),
-    "arrays": Or(tuple(_arrays(n) for n in range(100))),
     "conditions compared": And(tuple(_compared(n) for n in range(100))),
     "deep": _deep(),
     "unknown of unknown": _negated(),

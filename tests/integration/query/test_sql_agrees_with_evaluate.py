@@ -318,14 +318,13 @@ def _holds(entry: MetadataEntry, predicate: Predicate, metadata: Metadata) -> bo
     if isinstance(inner, typed.Sent):
         rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
         return holds(entry.operator, [row for row in rows if row.name == entry.key], None)
-    of, *constants = (getattr(inner, name) for name in inner.__dataclass_fields__ if name != "op")
+    assert isinstance(inner, typed.Compared)
+    of, *constants = inner.values
+    assert isinstance(of, typed.Metadata)
     values = [
         leaf.value for leaf in metadata.leaves if (leaf.name, leaf.family) == (of.name, of.kind)
     ]
-    flat = constants[0] if isinstance(inner, typed.Among) else constants
-    operands = [
-        constant.value if isinstance(constant, typed.Constant) else constant for constant in flat
-    ]
+    operands = [constant.value for constant in constants if isinstance(constant, typed.Constant)]
     several = entry.operator.takes in {Takes.LIST, Takes.PAIR}
     return holds(entry.operator, values, operands if several else operands[0])
 
@@ -435,7 +434,7 @@ async def test_any_number_of_filters_asks_what_is_not_stored(stored: Stored) -> 
     """Also of an inference that comes twice."""
     k = typed.Metadata(name="k", key=None, kind="number", many=False)
     numbers = (typed.Constant(kind="number", value=Decimal(n)) for n in range(2_000))
-    predicates = [typed.Compared(op="=", left=k, right=number) for number in numbers]
+    predicates = [typed.Compared("=", (k, number)) for number in numbers]
     inferences = typed_rows.InferenceMaker(7).make_inferences("one", 3)
     items = [make_indexable(inference, _REGISTRATION) for inference in inferences]
     answers = await evaluate_unstored(stored.connection, [*items, *items], predicates)

@@ -10,32 +10,25 @@ from hypothesis import strategies as st
 
 from inference_store.query.filters.relations import relate_set, some_of_kinds
 from inference_store.query.filters.typed import (
-    Among,
     And,
+    Applied,
     Area,
-    Between,
-    Calculated,
     Column,
     Compared,
     Constant,
     Counted,
     Distance,
-    Element,
-    Folded,
     Kind,
-    Like,
     Located,
     Metadata,
     Missing,
     Not,
     Or,
-    Outside,
     Predicate,
     PredicateValue,
     Predicted,
     Property,
     Sent,
-    Sets,
     Unknown,
     Value,
     kind_of,
@@ -127,7 +120,7 @@ class PredicateMaker:
         methods = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
         if not self.inside:
             methods += ["_outside", "_sent", "_predicted", "_predicted", "_located", "_array"]
-            methods += ["_sets", "_of_several_kinds", "_equals", "_first"]
+            methods += ["_of_several_kinds", "_equals", "_first"]
         predicate: Predicate = getattr(self, self.draw(st.sampled_from(methods)))()
         return predicate
 
@@ -135,7 +128,7 @@ class PredicateMaker:
         kind = self._kind()
         left = self._value(kind)
         right = self._value(kind) if self.draw(st.integers(0, 3)) == 0 else self._near(left)
-        return Compared(self.draw(_ORDERS), *self._any_way(left, right))
+        return Compared(self.draw(_ORDERS), self._any_way(left, right))
 
     def _any_way(self, left: Value, right: Value) -> tuple[Value, Value]:
         return (right, left) if self.draw(st.integers(0, 4)) == 0 else (left, right)
@@ -154,15 +147,15 @@ class PredicateMaker:
     def _equals(self) -> Predicate:
         """Draw equalities joined by OR: one list in SQL."""
         value = self._value(kind := self._kind())
-        return Or(tuple(Compared("=", value, self._constant(kind)) for _ in range(3)))
+        return Or(tuple(Compared("=", (value, self._constant(kind))) for _ in range(3)))
 
     def _first(self) -> Predicate:
         """Draw a condition on the label and the score of the first prediction: one list in SQL."""
         label = Constant("string", self.draw(st.sampled_from([*LABELS, "nobody"])))
-        labelled = Compared("=", Property("top_label", "string"), label)
+        labelled = Compared("=", (Property("top_label", "string"), label))
         score, low = Property("top_score", "number"), self._constant("number")
-        scored = Compared(self.draw(_ORDERS), score, low)
-        between = Between(score, low, self._constant("number"))
+        scored = Compared(self.draw(_ORDERS), (score, low))
+        between = Compared("between", (score, low, self._constant("number")))
         return And((self.draw(st.sampled_from([scored, between])), labelled))
 
     def _between(self) -> Predicate:
@@ -171,24 +164,27 @@ class PredicateMaker:
             self._value(kind) if self.draw(st.integers(0, 3)) == 0 else self._constant(kind)
             for _ in range(2)
         )
-        return Between(self._value(kind), low, high)
+        return Compared("between", (self._value(kind), low, high))
 
     def _among(self) -> Predicate:
         kind = self._kind()
         items = tuple(self._constant(kind) for _ in range(self.draw(st.integers(1, 4))))
-        return Among(self._value(kind), items)
+        return Compared("in", (self._value(kind), *items))
 
     def _of_several_kinds(self) -> Predicate:
         name = self._name()
         kinds = self.draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=3, unique=True))
         lists = {kind: (self._constant(kind), self._constant(kind)) for kind in kinds}
         predicate = some_of_kinds(
-            [Among(self._metadata(k, name), constants) for k, constants in lists.items()]
+            [
+                Compared("in", (self._metadata(k, name), *constants))
+                for k, constants in lists.items()
+            ]
         )
         return Not(predicate) if self.draw(st.booleans()) else predicate
 
     def _like(self) -> Predicate:
-        return Like(self._value("string"), self.draw(_PATTERNS))
+        return Compared("like", (self._value("string"), Constant("string", self.draw(_PATTERNS))))
 
     def _missing(self) -> Predicate:
         return Missing(self._value(self._kind()))
@@ -210,7 +206,7 @@ class PredicateMaker:
         sides = [self._metadata(kind, name) for kind, name in zip(kinds, "nsk", strict=True)]
         return And(
             tuple(
-                Compared(self.draw(st.sampled_from(["<>", ">", "<"])), side, self._near(side))
+                Compared(self.draw(st.sampled_from(["<>", ">", "<"])), (side, self._near(side)))
                 for side in (*sides, *sides[:most])
             )
         )
@@ -218,7 +214,7 @@ class PredicateMaker:
     def _outside(self) -> Predicate:
         kind = self._kind()
         items = tuple(self._constant(kind) for _ in range(self.draw(st.integers(0, 3))))
-        return Outside(self._value(kind), items)
+        return Compared("outside", (self._value(kind), *items))
 
     def _sent(self) -> Predicate:
         name = self._name()
@@ -235,7 +231,7 @@ class PredicateMaker:
         if self.draw(st.booleans()):
             return rest
         label = self.draw(st.sampled_from([*LABELS, "nobody"]))
-        labelled = Compared("=", Column("label", "string"), Constant("string", label))
+        labelled = Compared("=", (Column("label", "string"), Constant("string", label)))
         return labelled if self.draw(st.booleans()) else And((labelled, rest))
 
     def _located(self) -> Predicate:
@@ -272,24 +268,6 @@ class PredicateMaker:
             return relate_set(relation, Property("inference_ids", "string"), tuple(items))
         return relate_set(relation, of, tuple(items))
 
-    def _sets(self) -> Predicate:
-        """Draw a comparison of two sets of several elements, of any kinds."""
-        relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
-        first, second = ([self._element() for _ in range(self._upto(2))] for _ in range(2))
-        return Sets(relation, tuple(first), tuple(second))
-
-    def _element(self) -> Element:
-        shape = self._upto(5)
-        if shape == 0:
-            return (self._value(self._kind(), 1),)
-        if shape == 1:
-            return (self._constant(self._kind()),)
-        if shape == 2:
-            return (Property("inference_ids", "string"),)
-        name = self.draw(st.sampled_from(["tags[]", "tags[]", "deep.list[]", "k", "s", "never"]))
-        kinds = self.draw(st.sets(st.sampled_from(KINDS), min_size=1))
-        return tuple(self._metadata(kind, name) for kind in sorted(kinds))
-
     def _upto(self, most: int) -> int:
         return int(self.draw(st.integers(0, most)))
 
@@ -312,7 +290,7 @@ class PredicateMaker:
             return self._calculated(depth)
         if depth and kind == "string" and shape <= 2:
             how = self.draw(st.sampled_from(["casei", "accenti"]))
-            return Folded(how, self._value("string", depth - 1))
+            return Applied(how, (self._value("string", depth - 1),))
         if kind == "bool" and shape <= 2 and self.twice < 2:
             return self._truthful()
         if shape == 3 and depth < 2:
@@ -351,9 +329,9 @@ class PredicateMaker:
         op = self.draw(st.sampled_from(["+", "-", "*", "/", "%", "div", "^", "power"]))
         left = self._value("number", depth - 1)
         if op == "power" and self.draw(st.booleans()):
-            return Calculated(op, left, self._constant_of(_EXPONENTS))
+            return Applied(op, (left, self._constant_of(_EXPONENTS)))
         if op == "^":
-            left = left if not isinstance(left, Calculated) else self._constant("number")
+            left = left if not isinstance(left, Applied) else self._constant("number")
             exponent = Constant("number", Decimal(self.draw(st.integers(0, 3))))
-            return Calculated("^", left, exponent)
-        return Calculated(op, left, self._value("number", depth - 1))
+            return Applied("^", (left, exponent))
+        return Applied(op, (left, self._value("number", depth - 1)))

@@ -18,12 +18,7 @@ TESTS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 def holds(entry: Operator, values: Sequence[Any], operand: Any) -> bool:
     """Check whether it holds for a name's values; `exists` and `missing`: for all that was sent."""
-    match entry.holds_for:
-        case "some":
-            return any(TESTS[entry.name](value, operand) for value in values)
-        case "none":
-            return bool(values) and not any(TESTS[entry.name](value, operand) for value in values)
-        case "sent":
-            return bool(values)
-        case _:
-            return not values
+    if entry.op == "sent":
+        return bool(values) is not entry.negated
+    some = any(TESTS[entry.name](value, operand) for value in values)
+    return bool(values) and not some if entry.negated else some

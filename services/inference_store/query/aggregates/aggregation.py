@@ -298,16 +298,17 @@ class MeasureBody(Body):
         return self.called or f"{self.function}{of}"
 
 
+Measured: TypeAlias = Annotated[MeasureBody, _name_it("function", MeasureBody)]
 MOST_GROUPINGS = 3
 
 
 class Aggregation(Body):
     """The measures of the matching inferences."""
 
-    measures: Annotated[list[MeasureBody], Field(min_length=1, max_length=20)] = Field(
+    measures: Annotated[list[Measured], Field(min_length=1, max_length=20)] = Field(
         default=[MeasureBody(function="count")]
     )
-    """What is computed of each group."""
+    """What is computed of each group; a name alone is `{"function": name}`."""
     group_by: Annotated[list[Grouped], Field(max_length=MOST_GROUPINGS)] = Field(default=[])
     """By what; a name alone is `{"of": name}`. None: one group of all."""
     limit: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE] = 100

@@ -1,4 +1,5 @@
-"""One combination of an inference's values: the rows that hold them, as FROM and WHERE."""
+"""One combination of an inference's values: the rows that hold them, as FROM and WHERE; and whether
+an inference has a key."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,10 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    or_,
     select,
     true,
+    union,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
@@ -30,30 +33,16 @@ from inference_store.index.tables import (
     label,
     metadata_key,
     metadata_number,
+    metadata_presence,
     prediction,
 )
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.deadline import ScanRange, bind_many, bind_one
-from inference_store.query.filters.typed import (
-    COMPARISONS,
-    Among,
-    Column,
-    Compared,
-    Comparison,
-    Constant,
-    Distance,
-    Kind,
-    Located,
-    Metadata,
-    Predicate,
-    Property,
-    Value,
-    iterate_nodes,
-)
+from inference_store.query.filters import typed
 
 from .condition import Condition, Uids, exists, only_true, row_at_hand
 
-TYPES: Mapping[Kind, TypeEngine[Any]] = {
+TYPES: Mapping[typed.Kind, TypeEngine[Any]] = {
     "number": Numeric(),
     "string": TEXT(),
     "bool": Boolean(),
@@ -82,7 +71,7 @@ class Names:
         """Return the same names, with the function that compiles inner predicates."""
         return self if self.compile is not None else replace(self, compile=compile)
 
-    def condition_of(self, predicate: Predicate, *, when: bool = True) -> Condition:
+    def condition_of(self, predicate: typed.Predicate, *, when: bool = True) -> Condition:
         """Compile a predicate inside what is being compiled."""
         assert self.compile is not None
         return self.compile(predicate, self, when=when)
@@ -96,11 +85,11 @@ class Names:
         """Return a list as one parameter."""
         return self._once(f"{kind}[]", values, lambda: bind_many(values, kind))
 
-    def constant(self, constant: Constant) -> ColumnElement[Any]:
+    def constant(self, constant: typed.Constant) -> ColumnElement[Any]:
         """Return a constant as a parameter."""
         return self.bind_one(constant.value, TYPES[constant.kind])
 
-    def constants(self, items: Sequence[Constant], kind: Kind) -> Any:
+    def constants(self, items: Sequence[typed.Constant], kind: typed.Kind) -> Any:
         """Return constants of one kind as a list."""
         return self.bind_many([item.value for item in items], TYPES[kind])
 
@@ -126,10 +115,12 @@ class Names:
         return self._bound[key]
 
 
-async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names:
+async def read_names(connection: AsyncConnection, predicate: typed.Predicate) -> Names:
     """Read the integers of the labels and coordinates that a predicate names."""
-    labels = list_labels(predicate, *COMPARISONS)
-    mapped = any(isinstance(node, (Located, Distance)) for node in iterate_nodes(predicate))
+    labels = list_labels(predicate, *typed.COMPARISONS)
+    mapped = any(
+        isinstance(node, (typed.Located, typed.Distance)) for node in typed.iterate_nodes(predicate)
+    )
     return Names(
         await _integers(connection, label.c.name, label.c.label, labels),
         await _integers(
@@ -141,24 +132,23 @@ async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names
     )
 
 
-def is_label(value: Value) -> bool:
+def is_label(value: typed.Value) -> bool:
     """Check whether the value is a label, which has an integer."""
-    return (isinstance(value, Column) and value.name == "label") or (
-        isinstance(value, Property) and value.name == "top_label"
+    return (isinstance(value, typed.Column) and value.name == "label") or (
+        isinstance(value, typed.Property) and value.name == "top_label"
     )
 
 
-def list_labels(predicate: Any, *ops: Comparison) -> list[str]:
+def list_labels(predicate: Any, *ops: str) -> list[str]:
     """Return the labels that a predicate, or several, compare by IN or one of these operators."""
     names: set[str] = set()
-    for node in iterate_nodes(predicate):
-        match node:
-            case Among(of, items) if is_label(of):
-                names |= {str(item.value) for item in items}
-            case Compared(op, of, Constant(value=name)) | Compared(
-                op, Constant(value=name), of
-            ) if op in ops and is_label(of):
-                names.add(str(name))
+    for node in typed.iterate_nodes(predicate):
+        if (
+            isinstance(node, typed.Compared)
+            and node.op in ("in", *ops)
+            and any(map(is_label, node.values))
+        ):
+            names |= {str(item.value) for item in node.values if isinstance(item, typed.Constant)}
     return sorted(names)
 
 
@@ -194,7 +184,7 @@ class Combination:
         self.uid = table.c.uid if self.uid is None else self.uid
         return table
 
-    def metadata(self, of: Metadata) -> FromClause:
+    def metadata(self, of: typed.Metadata) -> FromClause:
         """Add a row of one value of the key; for a key with a single value, the same row again."""
         assert of.key is not None, "a key that no inference has is decided before there is any SQL"
         table, key = SIDE_TABLES[of.kind], of.key
@@ -288,3 +278,62 @@ class Found(Condition):
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = Combination(scan_range, self.names, uid)
         return rows.exists(*self.tests(rows), one_by_one=self.one_by_one)
+
+
+_SENT = (*SIDE_TABLES.values(), metadata_presence)
+
+
+@dataclass(frozen=True, slots=True)
+class OfKey(Condition):
+    """The key was sent, or (`valued`) has a value, which JSON null is not; or the opposite."""
+
+    key: int
+    names: Names
+    valued: bool
+    when: bool
+    many: bool = True
+    """Whether an inference may have several rows of the key in one table."""
+    kind: str = "metadata"
+
+    @property
+    def scans(self) -> int:
+        """The number of index scans for its list; 0: inferences without the key are in no index."""
+        return len(_SENT) if self.when else 0
+
+    def uids(self, scan_range: ScanRange) -> Uids:
+        return union(*self.rows(scan_range))
+
+    def rows(self, scan_range: ScanRange) -> list[Select[Any]]:
+        """Select the inferences that have the key, table by table; some are in several tables."""
+        return [select(table.c.uid).where(self._here(scan_range, table)) for table in _SENT]
+
+    def counted(self, scan_range: ScanRange) -> list[tuple[int, Uids]]:
+        """Return lists with signs; in their sum each inference with the key counts once.
+
+        A text that spells a number has rows in two tables.
+        """
+        rows = self.rows(scan_range)
+        if self.many:
+            return [(1, union(*rows))]
+        again = [self._again(scan_range, index) for index in range(1, len(_SENT))]
+        return [*((1, uids) for uids in rows), *((-1, uids) for uids in again)]
+
+    def _again(self, scan_range: ScanRange, index: int) -> Select[Any]:
+        """Select those with a row in this table and in one before it."""
+        row, before = _SENT[index].alias(), [table.alias() for table in _SENT[:index]]
+        elsewhere = union_all(
+            *(select(other.c.uid).where(self._here(scan_range, other)) for other in before)
+        ).subquery()
+        is_elsewhere = exists([elsewhere], elsewhere.c.uid == row.c.uid)
+        return select(row.c.uid).where(self._here(scan_range, row), is_elsewhere)
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = [table.alias() for table in _SENT]
+        has_row = or_(
+            *(exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows)
+        )
+        return has_row if self.when else ~has_row
+
+    def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
+        here = and_(scan_range.of(table), table.c.key == self.names.key(self.key))
+        return and_(here, ~table.c.is_null) if self.valued and "is_null" in table.c else here

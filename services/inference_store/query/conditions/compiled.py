@@ -1,50 +1,36 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from itertools import chain, combinations
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
-from sqlalchemy import ARRAY, ColumnElement, FromClause, Text, literal, or_
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    FromClause,
+    Select,
+    Text,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+)
 
+from inference_store.index.tables import inference, prediction
 from inference_store.inference.metadata import COORDINATES
+from inference_store.query.deadline import ScanRange
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, make_certain
-from inference_store.query.filters.typed import (
-    OPPOSITE,
-    Among,
-    Compared,
-    Constant,
-    Located,
-    Or,
-    Outside,
-    Predicate,
-    Value,
-    leaves_of,
-)
+from inference_store.query.filters.typed import Compared, Constant, Predicate, Value, leaves_of
 
-from .combination import Combination, Found, Names
-from .comparisons import (
-    Compares,
-    compare,
-    find_predicted,
-    lead_by_first,
-    lead_by_predictions,
-    list_values,
-    put_constant_right,
-)
-from .condition import (
-    EVERYTHING,
-    NOTHING,
-    Condition,
-    Negated,
-    combine_all,
-    combine_either,
-    find_time_ranges,
-    find_uid_range,
-)
-from .keys import OfKey, Related
-from .places import test_location
+from . import condition as conditions
+from .combination import Combination, Found, Names, OfKey, is_label
+from .condition import EVERYTHING, NOTHING, Condition, Negated, Uids, combine_all, combine_either
+from .sides import SQL_COMPARISONS, Side, build_side, test_location
 
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
@@ -73,7 +59,7 @@ def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
     return either
 
 
-def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
+def _comparison(predicate: Compared, names: Names, when: bool) -> Condition:
     predicate = put_constant_right(predicate)
     if any(_has_none(leaf, names) for value in list_values(predicate) for leaf in leaves_of(value)):
         return NOTHING
@@ -97,22 +83,23 @@ def _mapped(names: Names) -> bool:
     return set(COORDINATES) <= set(names.coordinates)
 
 
-def _of_time(predicate: Compares, names: Names, when: bool) -> Condition | None:
+def _of_time(predicate: Compared, names: Names, when: bool) -> Condition | None:
     """Compile `received_at`, which is never NULL, compared with an instant."""
     received = typed.Property("received_at", "timestamp")
     match predicate:
-        case typed.Compared(op, left, Constant(_, at)) if left == received:
-            return combine_either(find_time_ranges(op if when else OPPOSITE[op], at))  # type: ignore[arg-type]
-        case typed.Between(of, Constant() as low, Constant() as high) if of == received:
-            bounds = typed.Compared(">=", of, low), typed.Compared("<=", of, high)
+        case Compared(op, (left, Constant(_, at))) if left == received and op in typed.COMPARISONS:
+            op = op if when else typed.OPPOSITE[op]
+            return combine_either(conditions.find_time_ranges(op, at))  # type: ignore[arg-type]
+        case Compared("between", (of, Constant() as low, Constant() as high)) if of == received:
+            bounds = Compared(">=", (of, low)), Compared("<=", (of, high))
             return _and(typed.And(bounds), names, when)
     return None
 
 
-def _of_uid(predicate: Compares, when: bool) -> Condition | None:
+def _of_uid(predicate: Compared, when: bool) -> Condition | None:
     match predicate:
-        case typed.Compared("=", typed.Property("uid"), Constant(_, text)) if when:
-            return combine_either(find_uid_range(str(text)))
+        case Compared("=", (typed.Property("uid"), Constant(_, text))) if when:
+            return combine_either(conditions.find_uid_range(str(text)))
     return None
 
 
@@ -124,7 +111,7 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
         return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     if any(_has_none(leaf, names) for leaf in leaves_of(of)):
         return EVERYTHING if when else NOTHING
-    value = compare(Outside(of, ()), names, when=True)
+    value = compare(Compared("outside", (of,)), names, when=True)
     return Negated(value) if when else value
 
 
@@ -134,21 +121,7 @@ def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
     return OfKey(predicate.key, names, valued=False, when=when, many=predicate.many)
 
 
-def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
-    left, right = (
-        tuple(_there(element, names) for element in side)
-        for side in (predicate.left, predicate.right)
-    )
-    if not all((*left, *right)):
-        return NOTHING
-    return Related(typed.Sets(predicate.relation, left, right), when, names)
-
-
-def _there(element: typed.Element, names: Names) -> typed.Element:
-    return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves_of(of)))
-
-
-def _located(predicate: Located, names: Names, when: bool) -> Condition:
+def _located(predicate: typed.Located, names: Names, when: bool) -> Condition:
     if not _mapped(names):
         return NOTHING
     tests = partial(test_location, predicate, when)
@@ -157,17 +130,12 @@ def _located(predicate: Located, names: Names, when: bool) -> Condition:
 
 _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
     typed.Fixed: lambda of, _, when: EVERYTHING if of.value is when else NOTHING,
-    typed.Compared: _comparison,
-    typed.Between: _comparison,
-    typed.Among: _comparison,
-    typed.Outside: _comparison,
-    typed.Like: _comparison,
+    Compared: _comparison,
     typed.Missing: _missing,
     typed.Unknown: _unknown,
     typed.Sent: _sent,
     typed.Predicted: lambda of, names, when: find_predicted(of.condition, names, when),
     typed.Located: _located,
-    typed.Sets: _sets,
     typed.Not: lambda of, names, when: compile_condition(of.of, names, when=not when),
     typed.And: _and,
     typed.Or: _or,
@@ -177,28 +145,21 @@ _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] =
 def merge_equalities(parts: Iterable[Predicate]) -> list[Predicate]:
     """Return the disjunction with as few parts as possible; nested ones are flattened."""
     # by its spelling: equal numbers that are written with different digits are different values
-    lists: dict[str, tuple[Value, list[Constant]]] = {}
+    lists: dict[str, list[Value]] = {}
     others: list[Predicate] = []
-    for part in _flatten(parts):
+    for part in map(put_constant_right, _flatten(parts)):
         match part:
-            case Compared("=", of, Constant() as item) if not isinstance(of, Constant):
-                lists.setdefault(repr(of), (of, []))[1].append(item)
-            case Compared("=", Constant() as item, of) if not isinstance(of, Constant):
-                lists.setdefault(repr(of), (of, []))[1].append(item)
-            case Among(of, items):
-                lists.setdefault(repr(of), (of, []))[1].extend(items)
+            case Compared("=" | "in", (of, Constant(), *_)) if not isinstance(of, Constant):
+                lists.setdefault(repr(of), [of]).extend(part.values[1:])
             case _:
                 others.append(part)
-    return [*(_merge_items(of, items) for of, items in lists.values()), *others]
-
-
-def _merge_items(of: Value, items: list[Constant]) -> Predicate:
-    return Compared("=", of, items[0]) if len(items) == 1 else Among(of, tuple(items))
+    merged = [Compared("=" if len(of) == 2 else "in", tuple(of)) for of in lists.values()]
+    return [*merged, *others]
 
 
 def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
     for part in parts:
-        if isinstance(part, Or):
+        if isinstance(part, typed.Or):
             yield from _flatten(part.parts)
         else:
             yield part
@@ -231,3 +192,278 @@ def compile_certain(predicate: Predicate, names: Names) -> Condition:
             some_known = _not_all_of(doubts, names)
             parts.append(combine_either([compile_condition(sure, names), some_known]))
     return combine_all(parts)
+
+
+# Comparisons of values, and conditions on predictions.
+
+# Properties whose index finds the values.
+_INDEXED: Final = frozenset({"inference_id", "data_hash"})
+
+
+def list_values(predicate: Compared) -> tuple[Value, ...]:
+    """Return the compared values, without the constants of a list and a pattern."""
+    is_several = predicate.op in typed.COMPARISONS or predicate.op == "between"
+    return predicate.values if is_several else predicate.values[:1]
+
+
+def put_constant_right(predicate: Any) -> Any:
+    """Return a comparison with a constant on the right; any other predicate as it is."""
+    match predicate:
+        case Compared(op, (Constant() as left, right)) if op in typed.MIRRORED:
+            return Compared(typed.MIRRORED[op], (right, left))
+    return predicate
+
+
+Which: TypeAlias = Literal["true", "false", "there"]
+"""What the tests find: a combination of values that satisfies the comparison, the only one, which
+does not, or any."""
+
+
+def compare(predicate: Compared, names: Names, when: bool) -> Condition:
+    """Compile compared values: the comparison is true, or (`when` False) false."""
+    if when:
+        return _found(predicate, names, "true")
+    if any(map(typed.is_many, _leaves_in(predicate))):
+        hit = _found(predicate, names, "true")
+        return combine_all([_found(predicate, names, "there"), Negated(hit)])
+    if predicate.op in typed.OPPOSITE:
+        return _found(replace(predicate, op=typed.OPPOSITE[predicate.op]), names, "true")
+    return _found(predicate, names, "false")
+
+
+def _leaves_in(predicate: Compared) -> list[Value]:
+    return [leaf for value in list_values(predicate) for leaf in leaves_of(value)]
+
+
+def _found(predicate: Compared, names: Names, which: Which) -> Found:
+    first, *others = list_values(predicate)
+    leaves = _leaves_in(predicate)
+    own = [leaf for leaf in leaves if not isinstance(leaf, Constant)]
+    is_equality = which == "true" and predicate.op == "="
+    constants = all(isinstance(other, Constant) for other in others)
+    alone = constants and isinstance(first, typed.Metadata)
+    is_indexed = constants and isinstance(first, typed.Property) and first.name in _INDEXED
+    scans = sum(2 if _is_ids(leaf) else 1 for leaf in own if _can_drive(leaf))
+    return Found(
+        (predicate, which),
+        names,
+        partial(_test, predicate, which),
+        kind=_kind(own[0]) if own else "property",
+        scans=scans or int(is_indexed),
+        # of several values only one equals a constant, unless they are folded
+        unique=not any(map(typed.is_many, leaves)) or (alone and is_equality),
+        by_value=alone and not is_equality,
+        # Postgres would hash all values of two names and, if it expects few in a span of time, join
+        # each row with each other one. For the coordinates of a distance its estimates are good.
+        one_by_one=sum(not isinstance(leaf, typed.Distance) for leaf in own) > 1,
+    )
+
+
+def _test(predicate: Compared, which: Which, rows: Combination) -> Sequence[ColumnElement[bool]]:
+    sides = _build_sides(list_values(predicate), rows)
+    there = [side.sql.is_not(None) for side in sides if side.nullable]
+    if which == "there" or (predicate.op == "outside" and len(predicate.values) == 1):
+        return there
+    hit = _hit(predicate, sides)
+    # without a value it is unknown, even if one of two bounds alone is enough to make it false
+    return [*there, ~and_(*hit)] if which == "false" else hit
+
+
+def _hit(predicate: Compared, sides: Sequence[Side]) -> Sequence[ColumnElement[bool]]:
+    first, others = sides[0], predicate.values[1:]
+    constants = [other for other in others if isinstance(other, Constant)]
+    match predicate.op:
+        case "between":
+            above = compare_sides(">=", first, others[0], sides[1])
+            return [above, compare_sides("<=", first, others[1], sides[2])]
+        case "in" | "outside" as op:
+            among = first.among(constants)
+            return [among if op == "in" else ~among]
+        case "like":
+            return [first.like(constants[0])]
+        case op:
+            return [compare_sides(op, first, others[0], sides[1])]
+
+
+def _build_sides(values: Sequence[Value], rows: Combination) -> list[Side]:
+    """Return the sides in order. Rows that can drive are added first: the others join them."""
+    order = sorted(range(len(values)), key=lambda n: not any(map(_can_drive, leaves_of(values[n]))))
+    sides = {n: build_side(values[n], rows) for n in order}
+    return [sides[n] for n in range(len(values))]
+
+
+def compare_sides(
+    op: typed.Comparison, left: Side, right: Value, side: Side
+) -> ColumnElement[bool]:
+    """Compare two sides, one of which may be a constant."""
+    if isinstance(right, Constant):
+        return left.against(op, right)
+    return SQL_COMPARISONS[op](left.sql, side.sql)
+
+
+def _is_ids(leaf: Value) -> bool:
+    return isinstance(leaf, typed.Property) and leaf.name == "inference_ids"
+
+
+def _can_drive(leaf: Value) -> bool:
+    return isinstance(leaf, (typed.Metadata, typed.Distance)) or _is_ids(leaf)
+
+
+def _kind(leaf: Value) -> str:
+    match leaf:
+        case typed.Metadata():
+            return "metadata"
+        case typed.Column() | typed.Counted():
+            return "prediction"
+        case typed.Distance():
+            return "place"
+        case typed.Property(name) if name in {"inference_id", "inference_ids", "uid"}:
+            return "id"
+        case _:
+            return "property"
+
+
+def compile_one(condition: Predicate | None, names: Names) -> Condition:
+    """Compile a condition on one prediction."""
+    return EVERYTHING if condition is None else names.condition_of(condition)
+
+
+def names_labels(condition: Predicate | None) -> bool:
+    """Check whether only certain labels can satisfy it: the index begins with the label."""
+    match condition:
+        case Compared("=" | "in", (of, Constant(), *_) | (Constant(), of)):
+            return is_label(of)
+        case typed.And():
+            return any(map(names_labels, condition.parts))
+        case typed.Or():
+            return all(map(names_labels, condition.parts))
+        case _:
+            return False
+
+
+def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Condition:
+    """Compile that some prediction satisfies the condition, or (`when` False) none does and all
+    are known."""
+    some = Found(
+        (typed.Predicted(condition), True),
+        names,
+        partial(_test_prediction, condition),
+        kind="prediction",
+        scans=int(names_labels(condition)),
+        unique=False,
+    )
+    if when:
+        return some
+    are_known = Compared("outside", (typed.Property("prediction_count", "number"),))
+    return combine_all([_found(are_known, names, "true"), Negated(some)])
+
+
+def _test_prediction(
+    condition: Predicate | None, rows: Combination
+) -> Iterator[ColumnElement[bool]]:
+    row = prediction.alias()
+    rows.take(row, rows.scan_range.of(row))
+    yield compile_one(condition, rows.names).holds(rows.scan_range, row.c.uid)
+
+
+def compile_wanted(predicate: Predicate, names: Names) -> Condition | None:
+    """Compile that one prediction satisfies a condition on predictions that the predicate wants
+    satisfied; None: it wants none."""
+    wanted = tuple(_find_wanted(predicate))
+    return names.condition_of(typed.Or(wanted)) if wanted else None
+
+
+def _find_wanted(predicate: Predicate, *, when: bool = True) -> Iterator[Predicate]:
+    match predicate:
+        case typed.And(parts) | typed.Or(parts):
+            for part in parts:
+                yield from _find_wanted(part, when=when)
+        case typed.Not(of):
+            yield from _find_wanted(of, when=not when)
+        case typed.Predicted(condition) if when and condition is not None:
+            yield condition
+        case Compared("in", (typed.PredicateValue(of), Constant(_, bool() as truth))):
+            yield from _find_wanted(of, when=truth is when)
+        case Compared() if when:
+            for leaf in _leaves_in(predicate):
+                if isinstance(leaf, typed.Counted) and leaf.condition is not None:
+                    yield leaf.condition
+
+
+def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
+    tests = conditions.only_true(compile_one(condition, names).holds(scan_range, prediction.c.uid))
+    return select(prediction.c.uid).where(scan_range.of(prediction), tests)
+
+
+@dataclass(frozen=True, slots=True)
+class Driven(Condition):
+    """A condition with a list that is not made of the rows that are compared."""
+
+    condition: Condition
+    select: Callable[[ScanRange], Uids] = field(compare=False, repr=False)
+    kind: str
+    scans: int = 1
+
+    def uids(self, scan_range: ScanRange) -> Uids:
+        return self.select(scan_range)
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return self.condition.holds(scan_range, uid)
+
+
+def lead_by_predictions(predicate: Compared, names: Names, when: bool) -> Condition | None:
+    """Compile the number of predictions that satisfy a condition, if it is at least one and they
+    are found by their labels."""
+    match predicate:
+        case Compared(op, (typed.Counted(condition), Constant() as number)) if (
+            op in typed.COMPARISONS and names_labels(condition)
+        ):
+            op = op if when else typed.OPPOSITE[op]
+        case _:
+            return None
+    if typed.COMPARISONS[op](Decimal(0), number.value):
+        return None
+
+    def select_counted(scan_range: ScanRange) -> Uids:
+        grouped = _rows(condition, names, scan_range).group_by(prediction.c.uid)
+        return grouped.having(SQL_COMPARISONS[op](func.count(), names.constant(number)))
+
+    return Driven(compare(predicate, names, when), select_counted, "prediction")
+
+
+def lead_by_first(
+    parts: Sequence[Predicate], names: Names
+) -> tuple[list[Condition], list[Predicate]]:
+    """Compile the first prediction's label, with all conditions on its score: the index of the
+    predictions has both. Return also the parts that are left."""
+    turned = [put_constant_right(part) for part in parts]
+    pairs = [(part, of) for part in turned if (of := _of_first(part)) is not None]
+    labels = [pair for pair in pairs if names_labels(pair[1])]
+    if not labels:
+        return [], turned
+    taken = [labels[0], *(pair for pair in pairs if not names_labels(pair[1]))]
+    condition = combine_all([compare(part, names, when=True) for part, _ in taken])
+
+    def select_first(scan_range: ScanRange) -> Uids:
+        some = _rows(typed.And(tuple(of for _, of in taken)), names, scan_range)
+        here, uid = scan_range.of(inference), inference.c.uid
+        in_some = uid.in_(some.where(prediction.c.rank == 1))
+        return select(uid).where(here, in_some, condition.holds(scan_range, uid))
+
+    led = Driven(condition, select_first, "property")
+    return [led], [part for part in turned if all(part is not one for one, _ in taken)]
+
+
+def _of_first(part: Predicate) -> Predicate | None:
+    """Return a condition on the first prediction's label or score as one on any prediction's."""
+    match part:
+        case Compared("=" | "in", (typed.Property("top_label"), Constant(), *_)):
+            column = typed.Column("label", "string")
+        case Compared(op, (typed.Property("top_score"), *others)) if op not in (
+            "in",
+            "outside",
+        ) and all(isinstance(other, Constant) for other in others):
+            column = typed.Column("score", "number")
+        case _:
+            return None
+    return replace(part, values=(column, *part.values[1:]))

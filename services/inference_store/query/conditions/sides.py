@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
@@ -14,6 +15,8 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    column,
+    false,
     func,
     literal,
     literal_column,
@@ -37,19 +40,11 @@ from inference_store.query.filters.arithmetic import (
     MOST_POWER,
     round_degrees,
 )
-from inference_store.query.filters.typed import (
-    COMPARISONS,
-    Comparison,
-    Constant,
-    Distance,
-    Kind,
-    Value,
-)
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, like_prefix
 
 from .combination import Combination, Names
 
-SQL_COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], ColumnElement[bool]]]] = COMPARISONS
+SQL_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[bool]]]] = typed.COMPARISONS
 # For texts of at most this length, the index and the whole texts have the same order.
 _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 
@@ -58,26 +53,26 @@ _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 class Side:
     """Values of one combination. `sql`: the value; if `nullable`, NULL means that there is none."""
 
-    kind: Kind
+    kind: typed.Kind
     sql: ColumnElement[Any]
     names: Names
     nullable: bool = True
 
-    def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
         """Compare with a constant."""
         if constant.kind == "bool" and op in {"=", "<>"}:
             # an index serves a truth value as it stands
             return self.sql if constant.value is (op == "=") else ~self.sql
         return SQL_COMPARISONS[op](self.sql, self.names.constant(constant))
 
-    def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
+    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
         """Test equality with one of the constants."""
         is_equal: ColumnElement[bool] = self.sql == self.names.constants(items, self.kind).any_()
         return is_equal
 
-    def like(self, pattern: str) -> ColumnElement[bool]:
+    def like(self, pattern: typed.Constant) -> ColumnElement[bool]:
         """Test whether it matches the pattern."""
-        return self.sql.like(self.names.bind_one(pattern, TEXT()))
+        return self.sql.like(self.names.bind_one(str(pattern.value), TEXT()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +84,14 @@ class MetadataText(Side):
 
     value: ColumnElement[Any]
 
-    def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
         text = str(constant.value)
         size = len(text.encode())
         if size <= (long_text.WHOLE_BYTES if op in {"=", "<>"} else _ALIKE_BYTES):
             return SQL_COMPARISONS[op](self.value, self._text(text))
         return and_(SQL_COMPARISONS[op](self.sql, self._text(text)), *self._around(op, text))
 
-    def _around(self, op: Comparison, text: str) -> Sequence[ColumnElement[bool]]:
+    def _around(self, op: typed.Comparison, text: str) -> Sequence[ColumnElement[bool]]:
         match op:
             case "=":
                 return [self.value == self._text(long_text.encode(text)[0])]
@@ -107,7 +102,7 @@ class MetadataText(Side):
             case _:
                 return []
 
-    def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
+    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
         texts = [str(item.value) for item in items]
         indexed = [long_text.encode(text) for text in texts]
         candidates: ColumnElement[bool] = (
@@ -117,8 +112,8 @@ class MetadataText(Side):
             return candidates
         return and_(candidates, Side.among(self, items))
 
-    def like(self, pattern: str) -> ColumnElement[bool]:
-        prefix, alone = like_prefix(pattern)
+    def like(self, pattern: typed.Constant) -> ColumnElement[bool]:
+        prefix, alone = like_prefix(str(pattern.value))
         low, high = long_text.prefix_bounds(prefix)
         around = [self.value >= self._text(low), *self._below(high)] if prefix else []
         if alone and low == prefix:
@@ -146,7 +141,7 @@ class Double(Side):
         """Return the side for a column or expression of doubles."""
         return cls("number", cast(cast(double, TEXT), Numeric), names, double=double)
 
-    def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
         exact = Decimal(str(constant.value))
         nearest = float(exact)
         spelt, bound = Decimal(repr(nearest)), self.names.bind_one(nearest, DOUBLE_PRECISION())
@@ -162,14 +157,12 @@ class Double(Side):
                 closed = spelt > exact or (spelt == exact and op == ">=")
                 return self.double >= bound if closed else self.double > bound
 
-    def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
+    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
         numbers = [Decimal(str(item.value)) for item in items]
         doubles = [float(number) for number in numbers if Decimal(repr(float(number))) == number]
-        if not doubles:
-            return self._never
-        is_equal: ColumnElement[bool] = (
-            self.double == self.names.bind_many(doubles, DOUBLE_PRECISION()).any_()
-        )
+        is_equal: ColumnElement[bool] = self._never
+        if doubles:
+            is_equal = self.double == self.names.bind_many(doubles, DOUBLE_PRECISION()).any_()
         return is_equal
 
     @property
@@ -184,13 +177,13 @@ class Label(Side):
 
     number: ColumnElement[Any]
 
-    def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
         if op not in {"=", "<>"}:
             return Side.against(self, op, constant)
         number = self.names.bind_one(self.names.label(str(constant.value)), INTEGER())
         return SQL_COMPARISONS[op](self.number, number)
 
-    def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
+    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
         numbers = sorted({self.names.label(str(item.value)) for item in items})
         is_equal: ColumnElement[bool] = (
             self.number == self.names.bind_many(numbers, INTEGER()).any_()
@@ -213,10 +206,10 @@ _BOUNDED: Final = frozenset({"<", "<=", "="})
 class Metres(Double):
     """A distance; if it has an upper bound, an index finds the candidates by a box."""
 
-    point: Distance
+    point: typed.Distance
     coordinates: Mapping[str, ColumnElement[Any]]
 
-    def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
         comparison = Double.against(self, op, constant)
         if op not in _BOUNDED:
             return comparison
@@ -250,7 +243,7 @@ def split_longitude(west: float, east: float) -> list[tuple[float, float]]:
     return [(west, east)]
 
 
-def compute_metres(value: Distance, rows: Combination) -> Metres:
+def compute_metres(value: typed.Distance, rows: Combination) -> Metres:
     """Compute haversine distances step by step as Python does, so that the doubles agree."""
     where = rows.coordinates()
     decimals: ColumnElement[Any] = literal_column(str(DECIMALS_OF_DEGREES))
@@ -283,7 +276,7 @@ def compute_metres(value: Distance, rows: Combination) -> Metres:
     return Metres("number", side.sql, rows.names, double=length, point=value, coordinates=where)
 
 
-def build_side(value: Value, rows: Combination) -> Side:
+def build_side(value: typed.Value, rows: Combination) -> Side:
     """Return the value in SQL, and add the rows that hold it."""
     return _SIDES[type(value)](value, rows)
 
@@ -327,15 +320,16 @@ def _stored(entry: properties.Property, row: Any, rows: Combination, label: str)
     return Side(entry.kind, sql, rows.names)
 
 
-def _calculated(value: typed.Calculated, rows: Combination) -> Side:
-    left, right = (build_side(side, rows).sql for side in (value.left, value.right))
-    if value.op == "power":
-        return Side("number", double(left, right, rows.names), rows.names)
-    if value.op == "^":
-        assert isinstance(value.right, typed.Constant)
-        whole = int(Decimal(str(value.right.value)))
-        return Side("number", exact(left, whole), rows.names)
-    return Side("number", _CALCULATIONS[value.op](left, right), rows.names)
+def _applied(value: typed.Applied, rows: Combination) -> Side:
+    args = [build_side(arg, rows).sql for arg in value.args]
+    match value:
+        case typed.Applied("power"):
+            sql = double(args[0], args[1], rows.names)
+        case typed.Applied("^", (_, typed.Constant(value=Decimal() as whole))):
+            sql = exact(args[0], int(whole))
+        case _:
+            sql = _FUNCTIONS[value.function](*args)
+    return Side(typed.kind_of(value), sql, rows.names)
 
 
 def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -344,20 +338,13 @@ def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnEleme
     return dividend.op("/", return_type=Numeric())(func.nullif(right, 0))
 
 
-_CALCULATIONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[Any]]]] = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
-    "/": _divided,
+_FUNCTIONS: Final[Mapping[str, Callable[..., ColumnElement[Any]]]] = {
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "/": _divided},
     "%": lambda left, right: func.mod(left, func.nullif(right, 0), type_=Numeric()),
     "div": lambda left, right: func.div(left, func.nullif(right, 0), type_=Numeric()),
+    "casei": lambda text: func.fold_case(text, type_=TEXT()).collate("C"),
+    "accenti": lambda text: func.fold_accents(text, type_=TEXT()).collate("C"),
 }
-
-
-def _folded(value: typed.Folded, rows: Combination) -> Side:
-    fold = func.fold_case if value.how == "casei" else func.fold_accents
-    folded = fold(build_side(value.of, rows).sql, type_=TEXT()).collate("C")
-    return Side("string", folded, rows.names)
 
 
 def _counted(value: typed.Counted, rows: Combination) -> Side:
@@ -392,8 +379,7 @@ _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
     typed.Metadata: _metadata,
     typed.Property: _property,
     typed.Column: _column,
-    typed.Calculated: _calculated,
-    typed.Folded: _folded,
+    typed.Applied: _applied,
     typed.Counted: _counted,
     typed.Distance: compute_metres,
     typed.PredicateValue: _truthful,
@@ -450,3 +436,102 @@ def _double(number: ColumnElement[Any], most: Decimal, names: Names) -> ColumnEl
     """Return NULL for what is no double: the cast would raise."""
     fits = func.abs(number).between(names.number(LEAST_DOUBLE), names.number(most))
     return cast(case((fits, number)), DOUBLE_PRECISION)
+
+
+# Tests of an inference's location.
+
+# Up to this many areas have an index condition each; more of them share one box around all.
+_MOST_BOXES: Final = 8
+_Box: TypeAlias = tuple[Any, Any, Any, Any]
+"""West, east, south, north."""
+_Sql: TypeAlias = ColumnElement[Any]
+_Test: TypeAlias = ColumnElement[bool]
+
+
+def test_location(located: typed.Located, when: bool, rows: Combination) -> Iterator[_Test]:
+    """Test that the location is in the relation, or (`when` False) is not."""
+    names, at = rows.names, rows.coordinates()
+    x, y = at["longitude"], at["latitude"]
+    hit = or_(false(), *_in_areas(located, x, y, names), *_at_points(located, x, y, names))
+    if when:
+        yield _around(located, x, y, names)
+    yield hit if when else ~hit
+
+
+def _in_areas(located: typed.Located, x: _Sql, y: _Sql, names: Names) -> Iterator[_Test]:
+    is_open = located.relation == "within"
+    others: list[typed.Area] = []
+    for area in located.areas:
+        if not _is_box(area):
+            others.append(area)
+            continue
+        west, east, south, north = map(names.number, _box(area))
+        if is_open:
+            yield and_(x > west, x < east, y > south, y < north)
+        else:
+            yield and_(x >= west, x <= east, y >= south, y <= north)
+    if others:
+        yield _inside(others, x, y, names, is_open=is_open)
+
+
+def _at_points(located: typed.Located, x: _Sql, y: _Sql, names: Names) -> Iterator[_Test]:
+    if located.points:
+        points = _unnested("point", names, *zip(*located.points, strict=True))
+        equal = select(points.c.a).where(points.c.a == x, points.c.b == y)
+        yield equal.correlate_except(points).exists()
+
+
+def _around(located: typed.Located, x: _Sql, y: _Sql, names: Names) -> _Test:
+    """Return boxes that contain every match, each coordinate by itself, for an index."""
+    boxes = [*map(_box, located.areas), *((x, x, y, y) for x, y in located.points)]
+    if len(boxes) > _MOST_BOXES:
+        west, east, south, north = zip(*boxes, strict=True)
+        boxes = [(min(west), max(east), min(south), max(north))]
+    number = names.number
+    return and_(
+        or_(false(), *(x.between(number(box[0]), number(box[1])) for box in boxes)),
+        or_(false(), *(y.between(number(box[2]), number(box[3])) for box in boxes)),
+    )
+
+
+def _inside(areas: list[typed.Area], x: _Sql, y: _Sql, names: Names, *, is_open: bool) -> _Test:
+    """Test by the edges: on one of them, or east of an odd number of them, without division."""
+    numbered = [
+        (*start, *end, Decimal(number))
+        for number, area in enumerate(areas)
+        for ring in (area.outer, *area.holes)
+        for start, end in pairwise(ring)
+    ]
+    edge = _unnested("edge", names, *zip(*numbered, strict=True))
+    a, b, c, d, number = edge.c
+    turn = (c - a) * (y - b) - (d - b) * (x - a)
+    spanned = [
+        value.between(func.least(s, e), func.greatest(s, e))
+        for value, s, e in ((x, a, c), (y, b, d))
+    ]
+    on_edge = func.bool_or(and_(turn == 0, *spanned))
+    crossed = and_((b > y) != (d > y), (turn > 0) == (d > b))
+    odd = func.count().filter(crossed) % 2 == 1
+    hit = and_(~on_edge, odd) if is_open else or_(on_edge, odd)
+    areas_hit = select(number).group_by(number).having(hit)
+    return areas_hit.correlate_except(edge).exists()
+
+
+def _unnested(name: str, names: Names, *columns: Any) -> Any:
+    """Return lists of numbers as columns: one parameter for each column, however many rows."""
+    lists = [names.bind_many(list(values), Numeric()) for values in columns]
+    letters = [column(letter, Numeric()) for letter in "abcde"[: len(columns)]]
+    return func.unnest(*lists).table_valued(*letters, name=name).render_derived()
+
+
+def _box(area: typed.Area) -> _Box:
+    corners = [corner for ring in (area.outer, *area.holes) for corner in ring]
+    xs, ys = zip(*corners, strict=True)
+    return min(xs), max(xs), min(ys), max(ys)
+
+
+def _is_box(area: typed.Area) -> bool:
+    west, east, south, north = _box(area)
+    corners = {(west, south), (east, south), (east, north), (west, north)}
+    is_straight = all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(area.outer))
+    return not area.holes and len(area.outer) == 5 and {*area.outer} == corners and is_straight

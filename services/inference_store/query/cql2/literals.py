@@ -1,7 +1,7 @@
 """Literals of both encodings: numbers, dates, times, texts, and geometries by their shape."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from typing import Final, TypeAlias, cast
 from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import exact, storable
 from inference_store.inference.metadata.values import MetadataCaps
+from inference_store.inference.metadata.values import read_timestamp as parse_timestamp
 
 from .tree import (
     MOST_POSITIONS,
@@ -23,11 +24,6 @@ from .tree import (
 )
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-# Without the hour 24, which Python 3.14 reads as midnight of the next day.
-_TIMESTAMP: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt]((?!24)\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?(?:[Zz]|([+-]\d\d:\d\d))",
-    re.ASCII,
-)
 _ESCAPES: Final = {
     "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r",
     "'": "'", "\\": "\\",
@@ -77,9 +73,9 @@ def text_of(value: str, at: SourceRange) -> Scalar:
 def read_date(text: str, at: SourceRange) -> Instant:
     """Read a date such as `2026-11-01`. Raises Refusal."""
     if _DATE.fullmatch(text) is None:
-        message = "a date is written 2026-11-01"
-        suggestions = [f"TIMESTAMP('{text}')"] if _TIMESTAMP.fullmatch(text) else []
-        raise Refusal(message, at, suggestions)
+        _, flag = parse_timestamp(text, CAPS)
+        suggestions = [f"TIMESTAMP('{text}')"] if flag is None else []
+        raise Refusal("a date is written 2026-11-01", at, suggestions)
     try:
         return Instant(date.fromisoformat(text), at)
     except ValueError as wrong:
@@ -87,20 +83,15 @@ def read_date(text: str, at: SourceRange) -> Instant:
 
 
 def read_timestamp(text: str, at: SourceRange) -> Instant:
-    """Read a timestamp such as `2026-11-01T10:00:00Z`, or with an offset, to the microsecond.
+    """Read a timestamp such as `2026-11-01T10:00:00Z`, or with an offset, as metadata is read.
 
-    The result is in UTC. Raises Refusal.
+    The result is in UTC, floored to the microsecond. Raises Refusal.
     """
-    match = _TIMESTAMP.fullmatch(text)
-    if match is None:
-        message = "a timestamp is written 2026-11-01T10:00:00Z, to the microsecond"
-        raise Refusal(message, at, _meant(text))
-    day, time, fraction, offset = match.groups()
-    spelled = f"{day}T{time}.{fraction or '0':0<6}{offset or '+00:00'}"
-    try:
-        return Instant(datetime.fromisoformat(spelled).astimezone(UTC), at)
-    except (ValueError, OverflowError) as wrong:
-        raise Refusal(f"there is no such time: {wrong}", at) from None
+    value, flag = parse_timestamp(text, CAPS)
+    if value is None or flag is not None or _DATE.fullmatch(text):
+        message = "a timestamp is written 2026-11-01T10:00:00Z, and there is such a time"
+        raise Refusal(message, at, _meant(text, value))
+    return Instant(value, at)
 
 
 def read_instant(text: str, at: SourceRange) -> Instant | None:
@@ -117,13 +108,12 @@ def spelled(instant: Instant) -> str:
     return instant.value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def _meant(text: str) -> list[str]:
+def _meant(text: str, value: datetime | None) -> list[str]:
     if _DATE.fullmatch(text):
         return [f"DATE('{text}')"]
     if read_duration(text) is not None:
         return [f"now() - duration('{text}')"]
-    with_zone = text.replace(" ", "T") + "Z"
-    return [f"TIMESTAMP('{with_zone}')"] if _TIMESTAMP.fullmatch(with_zone) else []
+    return [] if value is None else [f"TIMESTAMP('{spelled(Instant(value))}')"]
 
 
 Raw: TypeAlias = "tuple[Decimal | Raw, ...]"
@@ -131,38 +121,51 @@ Raw: TypeAlias = "tuple[Decimal | Raw, ...]"
 
 LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {
-        "Point": 0,
-        "LineString": 1,
-        "MultiPoint": 1,
-        "Polygon": 2,
-        "MultiLineString": 2,
-        "MultiPolygon": 3,
+        **{"Point": 0, "LineString": 1, "MultiPoint": 1},
+        **{"Polygon": 2, "MultiLineString": 2, "MultiPolygon": 3},
     }
 )
 """The levels of lists around the positions of a shape."""
 DEEPEST: Final = max(LEVELS.values()) + 1
-_LEAST: Final = MappingProxyType(
-    {"LineString": 2, "MultiLineString": 2} | dict.fromkeys(("Polygon", "MultiPolygon"), 4)
-)
+_MODELS: Final = {
+    "Point": "POINT(12.5 41.9)",
+    "LineString": "LINESTRING(0 0, 1 1)",
+    "MultiPoint": "MULTIPOINT((0 0), (1 1))",
+    "Polygon": "POLYGON((0 0, 1 0, 1 1, 0 0))",
+    "MultiLineString": "MULTILINESTRING((0 0, 1 1), (2 2, 3 3))",
+    "MultiPolygon": "MULTIPOLYGON(((0 0, 1 0, 1 1, 0 0)))",
+}
 
 
 def make_geometry(shape: Shape, raw: Raw, at: SourceRange) -> Geometry:
     """Return the geometry. Raises Refusal for coordinates that are not of this shape."""
     if shape == "BBox":
         return Geometry(shape, _box(raw, at), at=at)
-    around, level = list[Raw](), [raw]
-    for _ in range(LEVELS[shape]):
-        inside = [cast(Raw, part) for parts in level for part in _lists(parts, shape, at)]
-        around, level = level, inside
-    positions = [_position(part, shape, at) for part in level]
+    positions = list(_positions(shape, raw, LEVELS[shape], at))
     if len(positions) > MOST_POSITIONS:
         raise Refusal(f"a geometry has at most {MOST_POSITIONS:,} positions", at)
     if len({len(position) for position in positions}) > 1:
         raise Refusal("all positions of a geometry have two numbers, or all have three", at)
-    if shape in _LEAST:
-        for line in around:
-            _refuse_line(shape, line, at)
     return Geometry(shape, cast(Coordinates, raw), at=at)
+
+
+def _positions(shape: Shape, raw: Raw, levels: int, at: SourceRange) -> Iterator[Raw]:
+    """Yield the positions. Raises Refusal for other lists, and for a ring that does not close."""
+    if not raw or {isinstance(part, Decimal) for part in raw} != {levels == 0}:
+        raise Refusal(f"these are no coordinates of a {shape}: write {_MODELS[shape]}", at)
+    if levels == 0:
+        if len(raw) not in {2, 3}:
+            raise Refusal("a position is a longitude and a latitude, and perhaps a height", at)
+        yield raw
+        return
+    for part in raw:
+        yield from _positions(shape, cast(Raw, part), levels - 1, at)
+    if levels == 1 and shape in {"Polygon", "MultiPolygon"}:
+        if len(raw) < 4:
+            raise Refusal("a ring has at least 4 positions", at)
+        if raw[0] != raw[-1]:
+            message = "a ring ends where it begins: write its first position again at its end"
+            raise Refusal(message, at)
 
 
 def make_collection(parts: Sequence[Geometry], at: SourceRange) -> Geometry:
@@ -171,56 +174,16 @@ def make_collection(parts: Sequence[Geometry], at: SourceRange) -> Geometry:
         raise Refusal("a GEOMETRYCOLLECTION has at least one geometry", at)
     if any(part.shape in {"GeometryCollection", "BBox"} for part in parts):
         raise Refusal("a GEOMETRYCOLLECTION holds neither a BBOX nor a collection", at)
-    if sum(_count_positions(part.coordinates) for part in parts) > MOST_POSITIONS:
+    raws = [(part.shape, cast(Raw, part.coordinates), LEVELS[part.shape], at) for part in parts]
+    if sum(1 for raw in raws for _ in _positions(*raw)) > MOST_POSITIONS:
         raise Refusal(f"a GEOMETRYCOLLECTION has at most {MOST_POSITIONS:,} positions", at)
     return Geometry("GeometryCollection", geometries=tuple(parts), at=at)
-
-
-def _count_positions(part: Coordinates) -> int:
-    inside = [inner for inner in part if not isinstance(inner, Decimal)]
-    return sum(map(_count_positions, inside)) if inside else 1
 
 
 def _box(raw: Raw, at: SourceRange) -> tuple[Decimal, ...]:
     numbers = tuple(number for number in raw if isinstance(number, Decimal))
     if len(numbers) != len(raw) or len(raw) not in {4, 6}:
         raise Refusal("a BBOX has four numbers, west, south, east, north, or six with heights", at)
-    half = len(numbers) // 2
-    if numbers[1] > numbers[half + 1]:
+    if numbers[1] > numbers[len(numbers) // 2 + 1]:
         raise Refusal("the south of a BBOX is not above its north: west, south, east, north", at)
     return numbers
-
-
-def _lists(parts: Raw, shape: str, at: SourceRange) -> Raw:
-    if not parts or any(isinstance(part, Decimal) for part in parts):
-        raise Refusal(f"these are no coordinates of a {shape}: {_model(shape)}", at)
-    return parts
-
-
-def _position(part: Raw, shape: str, at: SourceRange) -> Raw:
-    if not all(isinstance(number, Decimal) for number in part):
-        raise Refusal(f"these are no coordinates of a {shape}: {_model(shape)}", at)
-    if len(part) not in {2, 3}:
-        raise Refusal("a position is a longitude and a latitude, and perhaps a height", at)
-    return part
-
-
-def _refuse_line(shape: str, line: Raw, at: SourceRange) -> None:
-    least = _LEAST[shape]
-    if len(line) < least:
-        what = "ring" if least == 4 else "line"
-        raise Refusal(f"a {what} has at least {least} positions", at)
-    if least == 4 and line[0] != line[-1]:
-        raise Refusal("a ring ends where it begins: write its first position again at its end", at)
-
-
-def _model(shape: str) -> str:
-    models = {
-        "Point": "POINT(12.5 41.9)",
-        "LineString": "LINESTRING(0 0, 1 1)",
-        "MultiPoint": "MULTIPOINT((0 0), (1 1))",
-        "Polygon": "POLYGON((0 0, 1 0, 1 1, 0 0))",
-        "MultiLineString": "MULTILINESTRING((0 0, 1 1), (2 2, 3 3))",
-        "MultiPolygon": "MULTIPOLYGON(((0 0, 1 0, 1 1, 0 0)))",
-    }
-    return f"write {models[shape]}"

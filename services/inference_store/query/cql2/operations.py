@@ -1,9 +1,9 @@
 """The operators, predicates and functions of CQL2 1.0, and its conformance classes: one table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 _URI: Final = "http://www.opengis.net/spec/cql2/1.0/conf/"
 
@@ -38,13 +38,14 @@ CONFORMANCE: Final[Mapping[str, Conformance]] = {entry.name: entry for entry in 
     Conformance("basic-spatial-functions-plus",
                 "Basic Spatial Functions with additional Spatial Literals",
                 "S_INTERSECTS with every geometry; all are supported but LINESTRING and "
-                "MULTILINESTRING", kept=False),
+                "MULTILINESTRING, beside a name", kept=False),
     Conformance("spatial-functions", "Spatial Functions",
                 "eight spatial relations; S_WITHIN and S_DISJOINT are supported",
                 kept=False),
     Conformance("temporal-functions", "Temporal Functions", "fifteen relations of times"),
     Conformance("array-functions", "Array Functions",
-                "four relations of arrays, of names and of what is written out"),
+                "four relations of arrays; a name beside values that are written out is supported",
+                kept=False),
     Conformance("property-property", "Property-Property Comparisons",
                 "names and values on either side of a comparison"),
     Conformance("functions", "Functions",
@@ -65,21 +66,13 @@ Kind: TypeAlias = Literal[
     "truth", "number", "text", "instant", "duration", "interval", "geometry", "array", "unknown"
 ]
 """The kind of a node by its form alone; a name's kind is unknown until the types are known."""
-Takes: TypeAlias = Literal[
-    "truth",
-    "number",
-    "text",
-    "pattern",
-    "scalar",
-    "ordered",
-    "time",
-    "geometry",
-    "array",
-    "list",
-    "name",
-    "any",
-]
-Style: TypeAlias = Literal["infix", "words", "call"]
+Takes: TypeAlias = (
+    Literal["truth", "number", "text", "pattern", "scalar", "ordered"]
+    | Literal["time", "geometry", "array", "list", "name", "any"]
+)
+Short: TypeAlias = tuple[str, tuple[Any, ...]]
+"""An operation and its arguments, which are nodes or operations in turn."""
+Means: TypeAlias = Callable[..., Short]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +92,23 @@ ARGUMENTS: Final[Mapping[Takes, Argument]] = MappingProxyType({
     "scalar": Argument("one value", ("text", "number", "truth", "instant")),
     "ordered": Argument("a number, text or time", ("text", "number", "instant")),
     "time": Argument("a time: a name, DATE('…'), TIMESTAMP('…') or INTERVAL('…', '…')",
-                     ("instant", "interval")),
+                     ("instant", "interval", "text")),
     "geometry": Argument("a geometry", ("geometry",)),
     "array": Argument("an array: a name, or values in brackets", ("array",)),
-    "list": Argument("a list"),
+    "list": Argument("a list of one or more values"),
     "name": Argument("a name"),
     "any": Argument("a value", ("truth", "number", "text", "instant", "geometry")),
 })
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True)
+_OR, _AND, _NOT, PREDICATE, SUM, _PRODUCT, _POWER, FACTOR = range(8)
+"""How tightly a node binds, in the order of the grammar."""
+LEFT: Final = frozenset({SUM, _PRODUCT})
+"""Levels that associate to the left: `a - b - c` is `(a - b) - c`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One operation. `takes`: its arguments; the last one may be repeated, up to `most` in all."""
 
@@ -117,80 +116,91 @@ class Entry:
     """Its name in CQL2-JSON and in the tree."""
     text: str
     """Its name in CQL2-Text."""
-    style: Style
     takes: tuple[Takes, ...]
-    gives: Kind
-    conformance: str
+    gives: Kind = "truth"
+    conformance: str = "functions"
     """The name of its class in CONFORMANCE."""
     least: int
     most: int | None
+    tight: int | None = None
+    """How tightly it binds; None: it is written as a call."""
+    means: Means | None = None
+    """The operations that it is short for, which are checked and compiled in its place."""
+    about: str = ""
+    """What a function of this store is, for the reference page."""
     is_supported: bool = True
-    own: bool = False
-    """Whether it is a function of this store, not of the standard."""
+
+    @property
+    def own(self) -> bool:
+        """Check whether it is a function of this store, not of the standard."""
+        return self.conformance == "functions"
 
     def takes_at(self, index: int) -> Takes:
         """Return the type of the argument with this index."""
         return self.takes[min(index, len(self.takes) - 1)] if self.takes else "any"
 
 
-def _of(
-    name: str,
-    takes: tuple[Takes, ...],
-    gives: Kind,
-    conformance: str,
-    *,
-    text: str = "",
-    style: Style = "call",
-    is_supported: bool = True,
-) -> Entry:
-    count = len(takes)
-    return Entry(
-        name, text or name.upper(), style, takes, gives, conformance, count, count, is_supported
-    )
+def _of(conformance: str, names: str, *takes: Takes, text: str = "", **others: Any) -> list[Entry]:
+    """Return operations that take and give the same. `text`: left out, each is in capitals."""
+    sizes = {"least": len(takes), "most": len(takes), **others}
+    return [
+        Entry(name=name, text=text or name.upper(), takes=takes, conformance=conformance, **sizes)
+        for name in names.split()
+    ]
 
 
-def _logical(name: str) -> Entry:
-    return Entry(name, name.upper(), "infix", ("truth",), "truth", "basic-cql2", 2, None)
+def _turned(op: str) -> Means:
+    return lambda left, right: (op, (right, left))
 
 
-def _own(name: str, takes: tuple[Takes, ...], gives: Kind, *, least: int) -> Entry:
-    return Entry(name, name, "call", takes, gives, "functions", least, len(takes), own=True)
+def _own(name: str, about: str, *takes: Takes, least: int, **others: Any) -> list[Entry]:
+    return _of("functions", name, *takes, text=name, about=about, least=least, **others)
 
 
+_COMPARISON, _TIMES = "advanced-comparison-operators", "temporal-functions"
+_NUMBERS: Final[tuple[Takes, Takes]] = ("number", "number")
+_SHAPES: Final[tuple[Takes, Takes]] = ("geometry", "geometry")
 # fmt: off
-OPERATIONS: Final[Mapping[str, Entry]] = {entry.name: entry for entry in (
-    _logical("and"), _logical("or"),
-    _of("not", ("truth",), "truth", "basic-cql2", style="words"),
-    *(_of(name, ("scalar", "scalar"), "truth", "basic-cql2", style="infix")
-      for name in ("=", "<>", "<", ">", "<=", ">=")),
-    _of("isNull", ("any",), "truth", "basic-cql2", text="IS NULL", style="words"),
-    _of("like", ("text", "pattern"), "truth", "advanced-comparison-operators", style="words"),
-    _of("between", ("ordered", "ordered", "ordered"), "truth", "advanced-comparison-operators",
-        style="words"),
-    _of("in", ("scalar", "list"), "truth", "advanced-comparison-operators", style="words"),
-    _of("casei", ("text",), "text", "case-insensitive-comparison"),
-    _of("accenti", ("text",), "text", "accent-insensitive-comparison"),
-    *(_of(name, ("number", "number"), "number", "arithmetic", text=name, style="infix")
-      for name in ("+", "-", "*", "/", "%", "div", "^")),
-    _of("s_intersects", ("geometry", "geometry"), "truth", "basic-spatial-functions"),
-    *(_of(name, ("geometry", "geometry"), "truth", "spatial-functions")
-      for name in ("s_within", "s_disjoint")),
-    *(_of(name, ("geometry", "geometry"), "truth", "spatial-functions", is_supported=False)
-      for name in ("s_contains", "s_crosses", "s_equals", "s_overlaps", "s_touches")),
-    *(_of(name, ("time", "time"), "truth", "temporal-functions") for name in (
-        "t_after", "t_before", "t_contains", "t_disjoint", "t_during", "t_equals", "t_finishedBy",
-        "t_finishes", "t_intersects", "t_meets", "t_metBy", "t_overlappedBy", "t_overlaps",
-        "t_startedBy", "t_starts",
+OPERATIONS: Final[Mapping[str, Entry]] = {entry.name: entry for entries in (
+    _of("basic-cql2", "and", "truth", least=2, most=None, tight=_AND),
+    _of("basic-cql2", "or", "truth", least=2, most=None, tight=_OR),
+    _of("basic-cql2", "not", "truth", tight=_NOT),
+    _of("basic-cql2", "= <> < > <= >=", "scalar", "scalar", tight=PREDICATE),
+    _of("basic-cql2", "isNull", "any", text="IS NULL", tight=PREDICATE),
+    _of(_COMPARISON, "like", "text", "pattern", tight=PREDICATE),
+    _of(_COMPARISON, "between", "ordered", "ordered", "ordered", tight=PREDICATE),
+    _of(_COMPARISON, "in", "scalar", "list", tight=PREDICATE),
+    _of("case-insensitive-comparison", "casei", "text", gives="text"),
+    _of("accent-insensitive-comparison", "accenti", "text", gives="text"),
+    _of("arithmetic", "+ -", *_NUMBERS, gives="number", tight=SUM),
+    _of("arithmetic", "* / % div", *_NUMBERS, gives="number", tight=_PRODUCT),
+    _of("arithmetic", "^", *_NUMBERS, gives="number", tight=_POWER),
+    _of("basic-spatial-functions", "s_intersects", *_SHAPES),
+    _of("spatial-functions", "s_within", *_SHAPES),
+    _of("spatial-functions", "s_disjoint", *_SHAPES,
+        means=lambda *args: ("not", (("s_intersects", args),))),
+    _of("spatial-functions", "s_contains s_crosses s_equals s_overlaps s_touches", *_SHAPES,
+        is_supported=False),
+    _of(_TIMES, "t_before t_contains t_equals t_finishes t_intersects t_meets t_overlaps t_starts",
+        "time", "time"),
+    *(_of(_TIMES, name, "time", "time", means=_turned(of)) for name, of in (
+        ("t_after", "t_before"), ("t_during", "t_contains"), ("t_finishedBy", "t_finishes"),
+        ("t_metBy", "t_meets"), ("t_overlappedBy", "t_overlaps"), ("t_startedBy", "t_starts"),
     )),
-    *(_of(name, ("array", "array"), "truth", "array-functions")
-      for name in ("a_containedBy", "a_contains", "a_equals", "a_overlaps")),
-    _own("prediction", ("truth",), "truth", least=0),
-    _own("count_predictions", ("truth",), "number", least=0),
-    _own("distance", ("geometry", "geometry"), "number", least=2),
-    _own("sent", ("name",), "truth", least=1),
-    _own("now", (), "instant", least=0),
-    _own("duration", ("text",), "duration", least=1),
-)}
+    _of(_TIMES, "t_disjoint", "time", "time",
+        means=lambda a, b: ("or", (("t_before", (a, b)), ("t_before", (b, a))))),
+    _of("array-functions", "a_containedBy a_contains a_equals a_overlaps", "array", "array"),
+    _own("prediction", "whether one prediction satisfies the condition, or there is one",
+         "truth", least=0),
+    _own("count_predictions", "how many predictions satisfy the condition, or there are",
+         "truth", least=0, gives="number"),
+    _own("distance", "metres between the location and a point", "geometry", "geometry", least=2,
+         gives="number"),
+    _own("sent", "whether the metadata key was sent, even as JSON null", "name", least=1),
+    _own("now", "the time of the query", least=0, gives="instant"),
+    _own("duration", "an ISO 8601 duration, by which a time is moved", "text", least=1,
+         gives="duration"),
+) for entry in entries}
 # fmt: on
 _BY_LETTERS: Final = MappingProxyType({name.lower(): entry for name, entry in OPERATIONS.items()})
 

@@ -1,6 +1,6 @@
 """Parses CQL2-JSON to the tree."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -14,7 +14,14 @@ from inference_store.inference.json_text import (
 )
 from inference_store.inference.nearest import describe_known
 from inference_store.query.cql2 import literals
-from inference_store.query.cql2.literals import DEEPEST, LEVELS, Raw, make_collection, make_geometry
+from inference_store.query.cql2.literals import (
+    DEEPEST,
+    LEVELS,
+    Raw,
+    make_collection,
+    make_geometry,
+    read_timestamp,
+)
 
 from .operations import OPERATIONS, entry_of
 from .relative import NO_CLOCK, Clock, resolve
@@ -89,8 +96,7 @@ class _Reading:
             case str():
                 return self._text(value, at)
             case list():
-                items = [self.node(item, f"{path}[{i}]", level + 1) for i, item in enumerate(value)]
-                return Listed(tuple(items), at)
+                return Listed(self._nodes(value, path, level), at)
             case dict():
                 return self._object(value, at, level)
             case None:
@@ -117,8 +123,8 @@ class _Reading:
         entry = entry_of(op)
         if entry is None and not is_bare(op):
             raise _no_operation(op, at)
-        nodes = [self.node(arg, f"{at.path}.args[{i}]", level + 1) for i, arg in enumerate(args)]
-        return Operation(op if entry is None else entry.name, tuple(nodes), at)
+        nodes = self._nodes(args, f"{at.path}.args", level)
+        return Operation(op if entry is None else entry.name, nodes, at)
 
     def _interval(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         bounds = value["interval"]
@@ -142,34 +148,32 @@ class _Reading:
         shape = value["type"]
         if shape not in _GEOMETRIES:
             raise Refusal(f"there is no geometry {str(shape)[:64]!r}", at, _GEOMETRIES)
-        if shape == "GeometryCollection":
-            return self._collection(value, at, level)
-        if "coordinates" not in value:
-            raise Refusal(f"a {shape} has `coordinates`", at, ("coordinates",))
-        return make_geometry(cast(Shape, shape), self._coordinates(value["coordinates"], at), at)
-
-    def _collection(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
+        if shape != "GeometryCollection":
+            if "coordinates" not in value:
+                raise Refusal(f"a {shape} has `coordinates`", at, ("coordinates",))
+            coordinates = self._coordinates(value["coordinates"], at)
+            return make_geometry(cast(Shape, shape), coordinates, at)
         parts = value.get("geometries")
         if not isinstance(parts, list):
             raise Refusal("a GeometryCollection has a list of `geometries`", at, ("geometries",))
-        inside = [
-            self.node(part, f"{at.path}.geometries[{i}]", level + 1) for i, part in enumerate(parts)
-        ]
-        geometries = [part for part in inside if isinstance(part, Geometry)]
-        if len(geometries) < len(inside):
+        inside = self._nodes(parts, f"{at.path}.geometries", level)
+        if not all(isinstance(part, Geometry) for part in inside):
             raise Refusal("a GeometryCollection holds geometries", at)
-        return make_collection(geometries, at)
+        return make_collection(cast(Sequence[Geometry], inside), at)
+
+    def _nodes(self, values: Sequence[Json], path: str, level: int) -> tuple[Node, ...]:
+        return tuple(self.node(item, f"{path}[{i}]", level + 1) for i, item in enumerate(values))
 
     def _coordinates(self, value: Json, at: SourceRange, levels: int = DEEPEST) -> Raw:
         if not isinstance(value, list) or levels == 0:
             raise Refusal("coordinates are lists of numbers, as in GeoJSON", at)
-        return tuple(self._coordinate(coordinate, at, levels) for coordinate in value)
-
-    def _coordinate(self, value: Json, at: SourceRange, levels: int) -> "Decimal | Raw":
-        if isinstance(value, Number | int | float | Decimal) and not isinstance(value, bool):
-            self._spend(1, at)
-            return literals.number(_digits(value), at)
-        return self._coordinates(value, at, levels - 1)
+        self._spend(sum(map(_is_number, value)), at)
+        return tuple(
+            literals.number(_digits(part), at)
+            if _is_number(part)
+            else self._coordinates(part, at, levels - 1)
+            for part in value
+        )
 
     def _plain(self, value: Mapping[str, Json], at: SourceRange, member: str) -> str:
         text = value[member]
@@ -198,18 +202,12 @@ class _Reading:
 _Read = Callable[[_Reading, Mapping[str, Any], SourceRange, int], Node]
 _OBJECTS: Final[Mapping[str, tuple[_Read, tuple[str, ...]]]] = {
     "op": (_Reading._operation, ("args",)),
-    "property": (lambda of, value, at, _: Named(of._plain(value, at, "property"), False, at), ()),
-    "date": (lambda of, value, at, _: literals.read_date(of._plain(value, at, "date"), at), ()),
-    "timestamp": (
-        lambda of, value, at, _: literals.read_timestamp(of._plain(value, at, "timestamp"), at),
-        (),
-    ),
+    "property": (lambda of, v, at, _: Named(of._plain(v, at, "property"), False, at), ()),
+    "date": (lambda of, v, at, _: literals.read_date(of._plain(v, at, "date"), at), ()),
+    "timestamp": (lambda of, v, at, _: read_timestamp(of._plain(v, at, "timestamp"), at), ()),
     "interval": (_Reading._interval, ()),
     "type": (_Reading._geometry, ("coordinates", "geometries", "bbox")),
-    "bbox": (
-        lambda of, value, at, _: make_geometry("BBox", of._coordinates(value["bbox"], at), at),
-        (),
-    ),
+    "bbox": (lambda of, v, at, _: make_geometry("BBox", of._coordinates(v["bbox"], at), at), ()),
 }
 """For the member that identifies an object: its reader, and the other members allowed."""
 
@@ -218,6 +216,10 @@ def _refuse_others(value: Mapping[str, Json], members: set[str], at: SourceRange
     others = sorted(set(value) - members)
     if others:
         raise Refusal(f"nothing is known of {others[0][:64]!r} here", at, sorted(members))
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, Number | int | float | Decimal) and not isinstance(value, bool)
 
 
 def _digits(value: Json) -> str:

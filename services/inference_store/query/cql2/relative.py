@@ -11,18 +11,8 @@ from typing import Final, TypeAlias
 
 from inference_store.inference.iso_durations import Duration, read_duration
 
-from .tree import (
-    MOST_DEPTH,
-    MOST_NODES,
-    Instant,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-    change_inside,
-    inside,
-)
+from . import tree
+from .tree import Instant, Named, Node, Operation, Refusal, Scalar
 from .verify import describe_kind, measure
 from .write import to_text
 
@@ -58,7 +48,7 @@ def resolve(root: Node, clock: Clock) -> Node:
         return root
     if clock.at is None:
         raise Refusal(f"a relative time is not allowed here: {clock.instead}", relative.at)
-    measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
+    measure(root, depth=tree.MOST_DEPTH, nodes=tree.MOST_NODES)
     return _with_instants(root, clock.at)
 
 
@@ -74,7 +64,7 @@ def _every(root: Node) -> Iterator[Node]:
     while waiting:
         node = waiting.pop()
         yield node
-        waiting.extend(reversed(list(inside(node))))
+        waiting.extend(reversed(list(tree.inside(node))))
 
 
 def _is_one(node: Node) -> bool:
@@ -88,7 +78,7 @@ def _with_instants(node: Node, now: datetime) -> Node:
     if part is not None:
         message = f"a duration is not a time: move a time by it, as in {_HOUR_AGO}"
         raise Refusal(message, node.at)
-    return change_inside(node, lambda inner: _with_instants(inner, now))
+    return tree.change_inside(node, lambda inner: _with_instants(inner, now))
 
 
 def _part(node: Node, now: datetime) -> _Part:
@@ -158,32 +148,38 @@ def _misused(node: Operation, left: _Part, right: _Part) -> Refusal:
     if left is None or right is None:
         odd = node.args[0] if left is None else node.args[1]
         return _with(odd, left if right is None else right)
-    if isinstance(left, Duration) and isinstance(right, Duration):
-        message = "durations move a time one after the other"
-        return Refusal(f"{message}: now() - duration('P1D') - duration('PT1H')", node.at)
-    if isinstance(left, Duration):
-        message = f"a duration is subtracted from a time, not a time from it: {_HOUR_AGO}"
-        return Refusal(message, node.at)
-    return Refusal(f"two times make no time: compare them, as in {_COMPARED}", node.at)
+    match left, right:
+        case Duration(), Duration():
+            message = "durations move a time one after the other: "
+            message += "now() - duration('P1D') - duration('PT1H')"
+        case Duration(), _:
+            message = f"a duration is subtracted from a time, not a time from it: {_HOUR_AGO}"
+        case _:
+            message = f"two times make no time: compare them, as in {_COMPARED}"
+    return Refusal(message, node.at)
 
 
 def _with(odd: Node, other: _Part) -> Refusal:
+    is_moved, meant = isinstance(other, datetime), list[str]()
     match odd:
         case Scalar(value=str() as text) if read_duration(text) is not None:
-            meant = f"duration('{text}')"
-            return Refusal(f"a duration is written {meant}", odd.at, (meant,))
-        case Scalar(value=Decimal() as number) if isinstance(other, datetime):
+            meant = [f"duration('{text}')"]
+            message = f"a duration is written {meant[0]}"
+        case Scalar(value=Decimal() as number) if is_moved:
             texts = [t for t in (f"P{number}D", f"PT{number}S") if read_duration(t) is not None]
-            suggestions = [f"duration('{text_of_duration}')" for text_of_duration in texts]
-            remedy = " or ".join(suggestions) or "duration('PT1H')"
-            return Refusal(f"a number has no unit of time: write {remedy}", odd.at, suggestions)
-        case Named(name) if name.lower() == "now" and isinstance(other, Duration):
-            return Refusal("the time of the question is written now()", odd.at, ("now()",))
-        case Named() if isinstance(other, Duration):
-            message = "a duration moves a time that is written out, and this is a name"
-            return Refusal(f"{message}: move it to the other side, as in {_COMPARED}", odd.at)
-    if isinstance(other, Duration):
-        message = f"a duration moves a time, and this is {describe_kind(odd)}"
-        return Refusal(f"{message}: write {_HOUR_AGO}", odd.at)
-    message = f"a time is moved by a duration, and this is {describe_kind(odd)}"
-    return Refusal(f"{message}: write {_COMPARED}", odd.at)
+            meant = [f"duration('{text}')" for text in texts]
+            remedy = " or ".join(meant) or "duration('PT1H')"
+            message = f"a number has no unit of time: write {remedy}"
+        case Named(name) if name.lower() == "now" and not is_moved:
+            message, meant = "the time of the question is written now()", ["now()"]
+        case Named() if not is_moved:
+            message = "a duration moves a time that is written out, and this is a name: move it to"
+            message += f" the other side, as in {_COMPARED}"
+        case _ if is_moved:
+            message = f"a time is moved by a duration, and this is {describe_kind(odd)}: write"
+            message += f" {_COMPARED}"
+        case _:
+            message = (
+                f"a duration moves a time, and this is {describe_kind(odd)}: write {_HOUR_AGO}"
+            )
+    return Refusal(message, odd.at, meant)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from inference_store.inference.errors import Fault, InvalidFilter, NotKept, StoreError
-from inference_store.query.cql2.operations import CONFORMANCE
+from inference_store.query.cql2.operations import CONFORMANCE, OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,19 @@ def change_inside(node: Node, change: Callable[[Node], Node]) -> Node:
             start, end = (None if bound is None else change(bound) for bound in (start, end))
             return Interval(start, end, at=node.at)
     return node
+
+
+def expand(node: Operation) -> Node:
+    """Return the operations that this one is short for; itself, if it is not."""
+    means = OPERATIONS[node.op].means if node.op in OPERATIONS else None
+    return node if means is None else _build(means(*node.args), node.at)
+
+
+def _build(short: Any, at: SourceRange) -> Node:
+    if not isinstance(short, tuple):
+        return cast(Node, short)
+    op, args = short
+    return Operation(op, tuple(_build(arg, at) for arg in args), at)
 
 
 MOST_BYTES: Final = 100_000

@@ -6,33 +6,14 @@ from typing import Final
 
 from inference_store.inference.nearest import describe_known
 
+from . import tree
 from .operations import ARGUMENTS, OPERATIONS, Entry, Kind, Takes
-from .tree import (
-    MOST_DEPTH,
-    MOST_ITEMS,
-    MOST_NODES,
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-    inside,
-)
+from .tree import Listed, Named, Node, Operation, Refusal, Scalar
 
 _UNKEPT_SHAPES = frozenset({"LineString", "MultiLineString"})
 _KINDS: dict[type, Kind] = {
-    bool: "truth",
-    str: "text",
-    Decimal: "number",
-    Instant: "instant",
-    Interval: "interval",
-    Geometry: "geometry",
-    Listed: "array",
-    Named: "unknown",
+    **{bool: "truth", str: "text", Decimal: "number", tree.Instant: "instant"},
+    **{tree.Interval: "interval", tree.Geometry: "geometry", Listed: "array", Named: "unknown"},
 }
 
 
@@ -41,7 +22,7 @@ def verify(root: Node, *, takes: Takes = "truth") -> None:
 
     `takes`: the allowed kind of the whole. Never recurses.
     """
-    measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
+    measure(root, depth=tree.MOST_DEPTH, nodes=tree.MOST_NODES)
     if not _may_be(root, takes):
         what = (
             "a filter is a condition"
@@ -53,7 +34,7 @@ def verify(root: Node, *, takes: Takes = "truth") -> None:
     while waiting:
         node = waiting.pop()
         _verify(node)
-        waiting.extend(inside(node))
+        waiting.extend(tree.inside(node))
 
 
 def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
@@ -67,7 +48,7 @@ def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
             raise Refusal(f"a filter is nested at most {depth} levels deep", node.at)
         if nodes is not None and count > nodes:
             raise Refusal(f"a filter has at most {nodes:,} operations, names and values", root.at)
-        waiting.extend((child, level + 1) for child in inside(node))
+        waiting.extend((child, level + 1) for child in tree.inside(node))
 
 
 def kind_of(node: Node) -> Kind:
@@ -80,6 +61,8 @@ def kind_of(node: Node) -> Kind:
 
 def describe_kind(node: Node) -> str:
     """Describe a node in words."""
+    if node == Listed(()):
+        return "an empty list"
     kind = kind_of(node)
     return {"truth": "a condition", "instant": "a time", "unknown": "a name"}.get(kind, _a(kind))
 
@@ -90,14 +73,14 @@ def _verify(node: Node) -> None:
             _verify_operation(node, OPERATIONS[op])
         case Operation():
             raise _no_function(node)
-        case Listed(items) if len(items) > MOST_ITEMS:
-            raise Refusal(f"an array has at most {MOST_ITEMS:,} items", node.at)
-        case Interval(start, end):
+        case Listed(items) if len(items) > tree.MOST_ITEMS:
+            raise Refusal(f"an array has at most {tree.MOST_ITEMS:,} items", node.at)
+        case tree.Interval(start, end):
             for bound in (start, end):
                 if bound is not None and kind_of(bound) not in {"instant", "unknown"}:
                     message = f"a bound of an interval is no {kind_of(bound)}"
                     raise Refusal(message, bound.at, list(filter(None, [meant_by(bound)])))
-        case Geometry(shape) if shape in _UNKEPT_SHAPES:
+        case tree.Geometry(shape) if shape in _UNKEPT_SHAPES:
             raise Refusal(
                 f"{shape.upper()} is not kept", node.at, conformance="basic-spatial-functions-plus"
             )
@@ -113,7 +96,7 @@ def _verify_operation(node: Operation, entry: Entry) -> None:
         takes = entry.takes_at(index)
         if not _may_be(arg, takes):
             raise _misplaced(entry, arg, takes)
-        for item in inside(arg) if takes == "list" else ():
+        for item in tree.inside(arg) if takes == "list" else ():
             if not _may_be(item, "scalar"):
                 message = f"a list holds single values, and this is {describe_kind(item)}"
                 raise Refusal(message, item.at)
@@ -150,7 +133,7 @@ def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refusal:
 
 def _no_function(node: Operation) -> Refusal:
     functions = [
-        entry for entry in OPERATIONS.values() if entry.style == "call" and entry.is_supported
+        entry for entry in OPERATIONS.values() if entry.tight is None and entry.is_supported
     ]
     names = [entry.text for entry in sorted(functions, key=lambda entry: not entry.own)]
     near = function_meant(node.op)
@@ -174,7 +157,7 @@ def _a(kind: str) -> str:
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
 _NAME: Final = re.compile(rf"{_WORD}+")
 _A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
-_IN_QUOTES: Final = "write the name in double quotes"
+_IN_QUOTES: Final = "write the name in double quotes: "
 # Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
 # them. The first that matches counts; each may begin a little before the place.
 _SLIPS: Final = tuple(
@@ -189,9 +172,9 @@ _SLIPS: Final = tuple(
         (r"=\s*null\b", "use IS NULL to find a missing value", "IS NULL"),
         (r"<>\s*null\b", "use IS NULL to find a missing value", "IS NOT NULL"),
         (r"\bcontains\b", "use LIKE to find a part of a text", "LIKE '%part%'"),
-        (r"`([^`\s]*)`?", _IN_QUOTES, r'"\1"'),
-        (r"\b(metadata\.)\"([^\"]+)\"", _IN_QUOTES, r'"\1\2"'),
-        (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", _IN_QUOTES, r'"metadata.\1"'),
+        (r"`([^`\s]*)`?", rf'{_IN_QUOTES}"\1"', r'"\1"'),
+        (r"\b(metadata\.)['\"]([^'\"]+)['\"]", rf'{_IN_QUOTES}"\1\2"', r'"\1\2"'),
+        (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", rf'{_IN_QUOTES}"metadata.\1"', r'"metadata.\1"'),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "a time stands in TIMESTAMP('…')", _A_TIME),
         (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
         (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
@@ -207,7 +190,7 @@ def slip_at(source: str, offset: int) -> tuple[str, str] | None:
         for start in range(max(0, offset - _BEFORE), offset + 1):
             match = written.match(source, start, offset + _AFTER)
             if match is not None and match.start() <= offset < match.end():
-                return message, match.expand(meant)
+                return match.expand(message), match.expand(meant)
     return _name_at(source, offset)
 
 
@@ -221,7 +204,7 @@ def function_meant(name: str) -> tuple[str, ...]:
     # Imported with the first unknown function.
     from rapidfuzz import fuzz, process  # noqa: PLC0415
 
-    functions = [e.text for e in OPERATIONS.values() if e.style == "call" and e.is_supported]
+    functions = [e.text for e in OPERATIONS.values() if e.tight is None and e.is_supported]
     near = process.extract(name.upper(), functions, scorer=fuzz.ratio, processor=str.upper,
                            limit=3, score_cutoff=60)  # fmt: skip
     return tuple(name_nearby for name_nearby, _, _ in near)

@@ -3,26 +3,14 @@
 import re
 from decimal import Decimal
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from inference_store.inference.json_text import Json, Number
 
-from . import literals
-from .operations import KEYWORDS, OPERATIONS
-from .tree import (
-    MOST_DEPTH,
-    Coordinates,
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-    error_of,
-)
+from . import literals, tree
+from .operations import FACTOR, KEYWORDS, LEFT, OPERATIONS, PREDICATE, SUM
+from .tree import Geometry, Instant, Interval, Named, Node, Operation, Scalar
 from .verify import measure, quoted
 
 _BEFORE_BRACKETS: Final = re.compile(
@@ -40,13 +28,11 @@ def is_bare(name: str) -> bool:
 
 @cache
 def _identifier() -> re.Pattern[str]:
-    # Lark is imported with the first text that is read or written: an ingester handles none.
-    from .grammar import parser  # noqa: PLC0415
-
-    return re.compile(parser().get_terminal("NAME").pattern.to_regexp())
+    grammar = (Path(__file__).parent / "grammar.lark").read_text(encoding="utf-8")
+    return re.compile(re.findall(r"^NAME: /(.+)/$", grammar, re.MULTILINE)[0])
 
 
-WRITTEN_DEPTH: Final = 2 * MOST_DEPTH
+WRITTEN_DEPTH: Final = 2 * tree.MOST_DEPTH
 """Written trees may be deeper than parsed ones, because filters are combined."""
 
 
@@ -64,8 +50,8 @@ def refuse_deep(node: Node) -> None:
     """Raise InvalidFilter for a tree that is too deep to be written."""
     try:
         measure(node, depth=WRITTEN_DEPTH)
-    except Refusal as refused:
-        raise error_of(refused, None) from None
+    except tree.Refusal as refused:
+        raise tree.error_of(refused, None) from None
 
 
 def _json(node: Node) -> Json:
@@ -80,7 +66,7 @@ def _json(node: Node) -> Json:
             written = {"interval": [_json_bound(start), _json_bound(end)]}
         case Geometry():
             written = _json_geometry(node)
-        case Listed(items):
+        case tree.Listed(items):
             written = [_json(item) for item in items]
         case Operation(op, args):
             written = {"op": op, "args": [_json(arg) for arg in args]}
@@ -104,7 +90,7 @@ def _json_geometry(node: Geometry) -> Json:
     return {"type": node.shape, "coordinates": _json_coordinates(node.coordinates)}
 
 
-def _json_coordinates(part: Coordinates) -> list[Json]:
+def _json_coordinates(part: tree.Coordinates) -> list[Json]:
     return [
         _json_number(coordinate)
         if isinstance(coordinate, Decimal)
@@ -122,16 +108,6 @@ def _json_number(value: Decimal) -> Json:
     return near if Decimal(repr(near)) == value else Number(str(value))
 
 
-# The precedence of a node, in the order of the grammar.
-_OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _POWER, _FACTOR = range(8)
-_TIGHT: Final = {
-    **{"or": _OR, "and": _AND, "not": _NOT, "+": _SUM, "-": _SUM, "^": _POWER},
-    **dict.fromkeys(("*", "/", "%", "div"), _PRODUCT),
-    **dict.fromkeys(("=", "<>", "<", ">", "<=", ">=", "like", "between", "in"), _PREDICATE),
-    "isNull": _PREDICATE,
-}
-_LEFT: Final = {_SUM, _PRODUCT}
-"""Levels that associate to the left: `a - b - c` is `(a - b) - c`."""
 _NEGATED: Final = frozenset({"like", "between", "in", "isNull"})
 
 
@@ -156,9 +132,9 @@ def _text(node: Node) -> str:
             written = f"INTERVAL({_text_bound(start)}, {_text_bound(end)})"
         case Geometry():
             written = _text_geometry(node)
-        case Listed(items):
+        case tree.Listed(items):
             written = f"({', '.join(map(_text, items))})"
-        case Operation(op) if op in _TIGHT:
+        case Operation(op) if _tight(node) < FACTOR:
             written = _operator(node)
         case Operation(op, args):
             entry = OPERATIONS.get(op)
@@ -171,7 +147,7 @@ def _word_of(node: Instant) -> str:
 
 
 def _operator(node: Operation) -> str:
-    args, tight = node.args, _TIGHT[node.op]
+    args, tight = node.args, _tight(node)
     match node.op:
         case "not":
             return _negation(args[0])
@@ -179,18 +155,23 @@ def _operator(node: Operation) -> str:
             return _predicate(node, "")
         case "and" | "or":
             return f" {node.op.upper()} ".join(_within(arg, tight + 1) for arg in args)
-    left = _within(args[0], tight if tight in _LEFT else tight + 1)
+    left = _within(args[0], tight if tight in LEFT else tight + 1)
     return f"{left} {node.op} {_within(args[1], tight + 1)}"
+
+
+def _tight(node: Node) -> int:
+    entry = OPERATIONS.get(node.op) if isinstance(node, Operation) else None
+    return FACTOR if entry is None or entry.tight is None else entry.tight
 
 
 def _negation(of: Node) -> str:
     if isinstance(of, Operation) and of.op in _NEGATED:
         return _predicate(of, "NOT ")
-    return f"NOT {_within(of, _NOT)}"
+    return f"NOT {_within(of, _tight(Operation('not', ())))}"
 
 
 def _predicate(node: Operation, negated: str) -> str:
-    first, *rest = (_within(arg, _SUM) for arg in node.args)
+    first, *rest = (_within(arg, SUM) for arg in node.args)
     match node.op:
         case "isNull":
             return f"{first} IS {negated}NULL"
@@ -201,16 +182,13 @@ def _predicate(node: Operation, negated: str) -> str:
 
 
 def _within(node: Node, tight: int) -> str:
-    own = _TIGHT.get(node.op, _FACTOR) if isinstance(node, Operation) else _FACTOR
-    if isinstance(node, Operation) and node.op == "not" and _is_infix_negation(node):
-        own = _PREDICATE
+    match node:
+        case Operation("not", (Operation(op),)) if op in _NEGATED:
+            own = PREDICATE  # `a NOT IN (1)`
+        case _:
+            own = _tight(node)
     written = _text(node)
     return written if own >= tight else f"({written})"
-
-
-def _is_infix_negation(node: Operation) -> bool:
-    of = node.args[0]
-    return isinstance(of, Operation) and of.op in _NEGATED
 
 
 def _scalar(value: str | Decimal | bool) -> str:
@@ -240,17 +218,17 @@ def _text_geometry(node: Geometry) -> str:
     return f"{name}{' Z ' if _has_heights(node.coordinates) else ''}{inside}"
 
 
-def _text_coordinates(part: Coordinates) -> str:
+def _text_coordinates(part: tree.Coordinates) -> str:
     if isinstance(part[0], Decimal):
         return " ".join(map(str, part))
     return f"({', '.join(_text_coordinates(inner) for inner in _nested(part))})"
 
 
-def _nested(part: Coordinates) -> list[Coordinates]:
+def _nested(part: tree.Coordinates) -> list[tree.Coordinates]:
     return [inner for inner in part if not isinstance(inner, Decimal)]
 
 
-def _has_heights(part: Coordinates) -> bool:
+def _has_heights(part: tree.Coordinates) -> bool:
     while not isinstance(part[0], Decimal):
         part = part[0]
     return len(part) == 3

@@ -118,7 +118,7 @@ def _stays(predicate: Predicate, doubts: Doubts, when: bool) -> bool:
             return not when
         case typed.Sent() | typed.Predicted(None):
             return when
-        case typed.Compared() | typed.Between() | typed.Among() | typed.Outside() | typed.Like():
+        case typed.Compared():
             nodes = list(iterate_nodes(predicate))
             several = any(isinstance(node, typed.Metadata) for node in nodes)
             return (when or not several) and not any(_in_doubt(node, doubts) for node in nodes)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Final, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 from inference_store.inference.events import data_hash_of
@@ -19,10 +19,11 @@ from inference_store.query.cql2.tree import (
     Refusal,
     Scalar,
     error_of,
+    expand,
 )
 from inference_store.query.properties import like_prefix
 
-from . import names, operands
+from . import names, operands, typed
 from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
 from .operands import mismatch, refuse_off_map
 from .relations import (
@@ -33,32 +34,7 @@ from .relations import (
     check_temporal_relation,
     some_of_kinds,
 )
-from .typed import (
-    MIRRORED,
-    MOST,
-    Among,
-    And,
-    Between,
-    Compared,
-    Comparison,
-    Constant,
-    Distance,
-    Fixed,
-    Kind,
-    Like,
-    Located,
-    Metadata,
-    Missing,
-    Not,
-    Or,
-    Predicate,
-    Predicted,
-    Property,
-    Sent,
-    Unknown,
-    Value,
-    comparisons_in,
-)
+from .typed import Compared, Constant, Predicate, Value
 
 MOST_CALCULATED, MOST_NAMED = 16, 64
 """The most elements of an IN list that are not literals, for a calculation or a name before IN."""
@@ -92,10 +68,46 @@ def check(
         _refuse_large(node, predicate)
     except Refusal as refused:
         raise error_of(refused, source) from None
+    _warn_of_others(predicate, checking)
     return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
 
 
-def check_value(node: Node, kind: Kind, known: KnownKeys, *, source: str | None = None) -> Value:
+def _warn_of_others(predicate: Predicate, checking: FilterCheck, *, positive: bool = True) -> None:
+    """Warn of values of other types than the compared one, if they could change the answer."""
+    match predicate:
+        case typed.And(parts) | typed.Or(parts):
+            for part in parts:
+                _warn_of_others(part, checking, positive=positive)
+        case typed.Not(of):
+            _warn_of_others(of, checking, positive=not positive)
+        case typed.Unknown(of):
+            _warn_of_others(of, checking, positive=False)
+        case Compared(op):
+            nodes = list(typed.iterate_nodes(predicate))
+            texts = [node.value for node in nodes if isinstance(node, Constant)]
+            positive &= not any(isinstance(node, typed.PredicateValue) for node in nodes)
+            for leaf in (node for node in nodes if isinstance(node, typed.Metadata)):
+                key = checking.keys[leaf.name]
+                if not positive or _may_be_meant(leaf, key, texts, equal=op in ("=", "in")):
+                    checking.warn_of_others(key, leaf.kind)
+
+
+def _may_be_meant(
+    of: typed.Metadata, key: KnownKey, constants: Sequence[Any], *, equal: bool
+) -> bool:
+    """Check whether a value of another type may satisfy a comparison: as it is spelt, or if what it
+    is compared with is read as that type."""
+    others = key.kinds - {of.kind}
+    if of.kind != "string":
+        texts = "string" in others and not key.only_stray_texts
+        return texts or (of.kind == "bool" and "number" in others)
+    spelt = any(operands.read_as(kind, text) is not None for kind in others for text in constants)
+    return spelt or not (equal and constants)
+
+
+def check_value(
+    node: Node, kind: typed.Kind, known: KnownKeys, *, source: str | None = None
+) -> Value:
     """Return the typed value of an expression that is of this kind. Raises what `check` does."""
     try:
         return operands.value(node, kind, FilterCheck(known, to_predicate))
@@ -104,11 +116,9 @@ def check_value(node: Node, kind: Kind, known: KnownKeys, *, source: str | None 
 
 
 def _refuse_large(node: Node, predicate: Predicate) -> None:
-    if comparisons_in(predicate) > MOST:
-        message = (
-            f"the filter asks more than {MOST:,} comparisons: what is compared as a condition is"
-            " asked several times, in an IN once for each item; split it"
-        )
+    if typed.comparisons_in(predicate) > typed.MOST:
+        message = f"the filter asks more than {typed.MOST:,} comparisons: what is compared as a"
+        message += " condition is asked several times, in an IN once for each item; split it"
         raise meaningless(node, message)
 
 
@@ -116,10 +126,13 @@ def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
     """Return the predicate of a node. Raises Refusal."""
     match node:
         case Scalar(value=bool() as fixed):
-            return Fixed(fixed)
+            return typed.Fixed(fixed)
         case Named():
             return _bare(node, checking)
         case Operation():
+            meant = expand(node)
+            if meant is not node:
+                return to_predicate(meant, checking)
             check_operation = _PREDICATES.get(node.op.lower())
             if check_operation is not None:
                 return check_operation(node, checking)
@@ -128,7 +141,7 @@ def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
 
 def _bare(node: Named, checking: FilterCheck) -> Predicate:
     operands.require("bool", node, checking, at=node.at)
-    return Compared("=", operands.value(node, "bool", checking), Constant("bool", True))
+    return Compared("=", (operands.value(node, "bool", checking), Constant("bool", True)))
 
 
 def _parts(node: Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
@@ -140,15 +153,21 @@ def _compared(node: Operation, checking: FilterCheck) -> Predicate:
     if decided is not None:
         return decided
     kind = operands.common(node.args, checking)
-    op = cast(Comparison, node.op)
-    if op not in ("=", "<>"):
+    if node.op not in ("=", "<>"):
         _refuse_order(node, kind)
     values = operands.values(node.args, kind, checking)
-    left, right = as_stored(node.op, node.args, values, checking)
-    return Compared(op, left, right)
+    values = as_stored(node.op, node.args, values, checking)
+    match node.op, values:
+        # nothing lies between bounds in the wrong order: SQL allows it, and so do we
+        case "between", (_, Constant(_, low), Constant(_, high)) if low > high:  # type: ignore[operator]
+            bounds = " AND ".join(shortened(str(bound)) for bound in (low, high))
+            checking.warn(f"Nothing is BETWEEN {bounds}: the lower bound comes first.")
+    return Compared(cast(typed.Test, node.op), values)
 
 
 def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
+    if node.op == "between":
+        return None
     for of, truth in (node.args, node.args[::-1]):
         if (
             isinstance(truth, Scalar)
@@ -158,26 +177,13 @@ def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
             if node.op not in ("=", "<>"):
                 _refuse_order(node, "bool")
             predicate = to_predicate(of, checking)
-            return predicate if truth.value is (node.op == "=") else Not(predicate)
+            return predicate if truth.value is (node.op == "=") else typed.Not(predicate)
     return None
 
 
-def _refuse_order(node: Operation, kind: Kind) -> None:
+def _refuse_order(node: Operation, kind: typed.Kind) -> None:
     if kind == "bool":
         raise impossible(node, "booleans have no order: compare them with = or <>")
-
-
-def _between(node: Operation, checking: FilterCheck) -> Predicate:
-    kind = operands.common(node.args, checking)
-    _refuse_order(node, kind)
-    values = operands.values(node.args, kind, checking)
-    between = Between(*as_stored("between", node.args, values, checking))
-    low, high = between.low, between.high
-    # nothing lies between bounds in the wrong order: SQL allows it, and so do we
-    if isinstance(low, Constant) and isinstance(high, Constant) and low.value > high.value:  # type: ignore[operator]
-        bounds = " AND ".join(shortened(str(bound.value)) for bound in (low, high))
-        checking.warn(f"Nothing is BETWEEN {bounds}: the lower bound comes first.")
-    return between
 
 
 def _in(node: Operation, checking: FilterCheck) -> Predicate:
@@ -185,9 +191,9 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
     if not isinstance(items, Listed) or not items.items:
         raise meaningless(node, "IN takes a list of values: IN ('a', 'b')")
     _refuse_long(node, of, items)
-    left_by_kind: dict[Kind, Value] = {}
-    constants: dict[Kind, dict[Constant, None]] = {}
-    others: dict[Kind, list[Predicate]] = {}
+    left_by_kind: dict[typed.Kind, Value] = {}
+    constants: dict[typed.Kind, dict[Constant, None]] = {}
+    others: dict[typed.Kind, list[Predicate]] = {}
     for item in items.items:
         kind = operands.common((of, item), checking)
         if kind not in left_by_kind:
@@ -198,12 +204,12 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
-            others.setdefault(kind, []).append(Compared("=", left_by_kind[kind], right))
+            others.setdefault(kind, []).append(Compared("=", (left_by_kind[kind], right)))
     parts: list[Predicate] = []
     for kind, of_kind in left_by_kind.items():
-        among = [Among(of_kind, tuple(constants[kind]))] if kind in constants else []
+        among = [Compared("in", (of_kind, *constants[kind]))] if kind in constants else []
         equal = (*among, *others.get(kind, ()))
-        parts.append(equal[0] if len(equal) == 1 else Or(equal))
+        parts.append(equal[0] if len(equal) == 1 else typed.Or(equal))
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
 
 
@@ -220,13 +226,17 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
     for arg in node.args:
         operands.require("string", arg, checking, at=node.at)
     values = tuple(operands.value(arg, "string", checking) for arg in node.args)
-    of, pattern = as_stored("like", node.args, values, checking)
+    values = as_stored("like", node.args, values, checking)
+    pattern = values[1]
     assert isinstance(pattern, Constant), "a pattern is written out"
     try:
         like_prefix(str(pattern.value))
     except ValueError as exc:
         raise meaningless(node.args[1], str(exc)) from None
-    return Like(of, str(pattern.value))
+    if "*" in str(pattern.value) and "%" not in str(pattern.value):
+        shown = shortened(str(pattern.value))
+        checking.warn(f"LIKE {shown} searches for the sign *: any text is written %.")
+    return Compared("like", values)
 
 
 def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
@@ -235,24 +245,24 @@ def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
         return _missing(of, checking)
     if operands.is_condition(of):
         with checking.evaluated_twice(node):
-            return Unknown(to_predicate(of, checking))
+            return typed.Unknown(to_predicate(of, checking))
     if not isinstance(of, Operation):
-        return Fixed(False)
+        return typed.Fixed(False)
     [kind] = operands.possible(of, checking) or [None]
     if kind is None:
         raise mismatch([of], [frozenset()], checking)
-    return Missing(*operands.values((of,), kind, checking))
+    return typed.Missing(*operands.values((of,), kind, checking))
 
 
 def _missing(of: Named, checking: FilterCheck) -> Predicate:
     if not checking.inside:
         if operands.is_location(of, checking):
-            return Unknown(Located("intersects"))
+            return typed.Unknown(typed.Located("intersects"))
         resolved = names.meaning(of, checking)
         if isinstance(resolved, KnownKey):
-            return Missing(operands.of_kind(resolved, "string"))
+            return typed.Missing(operands.of_kind(resolved, "string"))
     kind = operands.common((of,), checking)
-    return Missing(operands.value(of, kind, checking))
+    return typed.Missing(operands.value(of, kind, checking))
 
 
 def _sent(node: Operation, checking: FilterCheck) -> Predicate:
@@ -260,19 +270,18 @@ def _sent(node: Operation, checking: FilterCheck) -> Predicate:
     [of] = node.args
     assert isinstance(of, Named), "sent() takes a name"
     key = names.key(of, checking)
-    return Sent(key.name, key.key, key.many)
+    return typed.Sent(key.name, key.key, key.many)
 
 
 _PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] = {
-    "and": lambda node, checking: And(_parts(node, checking)),
-    "or": lambda node, checking: Or(_parts(node, checking)),
-    "not": lambda node, checking: Not(to_predicate(node.args[0], checking)),
-    **dict.fromkeys(("=", "<>", "<", "<=", ">", ">="), _compared),
-    "between": _between,
+    "and": lambda node, checking: typed.And(_parts(node, checking)),
+    "or": lambda node, checking: typed.Or(_parts(node, checking)),
+    "not": lambda node, checking: typed.Not(to_predicate(node.args[0], checking)),
+    **dict.fromkeys(("=", "<>", "<", "<=", ">", ">=", "between"), _compared),
     "in": _in,
     "like": _like,
     "isnull": _is_null,
-    "prediction": lambda node, checking: Predicted(operands.condition(node, checking)),
+    "prediction": lambda node, checking: typed.Predicted(operands.condition(node, checking)),
     "sent": _sent,
     **dict.fromkeys(TEMPORAL_FUNCTIONS, check_temporal_relation),
     **dict.fromkeys(SPATIAL_FUNCTIONS, check_spatial_relation),
@@ -307,13 +316,17 @@ def as_stored(
     before.
     """
     for name in values:
-        if isinstance(name, Property) and name.name in FORMS:
+        if isinstance(name, typed.Applied):
+            values = tuple(operands.fold_alike(name, value) for value in values)
+        elif isinstance(name, typed.Property) and name.name in FORMS:
             form = FORMS[name.name]
             pairs = zip(nodes, values, strict=True)
             values = tuple(_formed(op, form, node, side, checking) for node, side in pairs)
-        elif isinstance(name, Metadata) and name.kind == "number" and name.name in COORDINATES:
+        elif (
+            isinstance(name, typed.Metadata) and name.kind == "number" and name.name in COORDINATES
+        ):
             refuse_off_map(name.name, nodes, values, checking)
-        elif isinstance(name, Distance) and not checking.is_saved:
+        elif isinstance(name, typed.Distance) and not checking.is_saved:
             _refuse_below_nothing(op, nodes, values)
     return values
 
@@ -330,10 +343,10 @@ def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck
 
 def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value]) -> None:
     # The bound that the distance must not exceed: the last value, or the one before it.
-    if isinstance(values[0], Distance):
+    if isinstance(values[0], typed.Distance):
         index = -1
-    elif isinstance(values[1], Distance):
-        index, op = 0, MIRRORED.get(cast(Comparison, op), op)
+    elif isinstance(values[1], typed.Distance):
+        index, op = 0, typed.MIRRORED.get(op, op)
     else:
         return  # the upper bound itself
     bound = values[index]

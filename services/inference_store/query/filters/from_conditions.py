@@ -4,7 +4,7 @@ A value gets its type before any SQL runs: the requested type, else one that its
 key's known types allow. A value that cannot be compared is refused.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid
 from inference_store.inference.json_text import storable
-from inference_store.inference.metadata import METADATA_TYPES, TYPE_NAMES, MetadataCaps, type_named
+from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.query.cql2.tree import (
     Instant,
     Listed,
@@ -22,28 +22,18 @@ from inference_store.query.cql2.tree import (
     Scalar,
     SourceRange,
 )
-from inference_store.query.properties import Operator, Takes
+from inference_store.query.properties import OPERATORS, Operator, Takes
 
 from .arithmetic import exact
 from .names import METADATA, OWN, KnownKey, KnownKeys, elements, key_of
+from .operands import read_as
 from .typed import Kind
 
-_CAPS: Final = MetadataCaps()
 _UID: Final = "uid:"
 # The kinds that a text may be compared as if no type is given, in order of preference.
 _TEXT_MEANS: Final[tuple[Kind, ...]] = ("string", "timestamp", "number", "bool")
 # The same for a key whose only texts are stray ones: one `n/a` does not make its numbers texts.
 _STRAY_TEXT_MEANS: Final[tuple[Kind, ...]] = ("timestamp", "number", "bool", "string")
-_TYPE_OF: Final[Mapping[Kind, str]] = {
-    "string": "string",
-    "timestamp": "timestamp",
-    "number": "float",
-    "bool": "bool",
-}
-_COMPARISONS: Final[Mapping[str, str]] = {
-    **{"eq": "=", "neq": "<>", "gt": ">", "gte": ">=", "lt": "<", "lte": "<="},
-    "like": "like",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +51,18 @@ def metadata_node(entry: MetadataEntry, known: KnownKeys) -> Node:
     """Return the comparison as a tree, for `check`. Raises Invalid, ImpossibleComparison."""
     at, operator = SourceRange(entry.path), entry.operator
     name = Named(METADATA + entry.key, at=SourceRange(f"{entry.path}.key"))
+    literals: tuple[Node, ...] = ()
     if operator.takes is Takes.NONE:
         if entry.value not in (None, ""):
             raise _wrong(entry, f"{operator.name} takes no value")
-        sent = Operation("sent", (name,), at)
-        return sent if operator.holds_for == "sent" else Operation("not", (sent,), at)
-    name = elements(name, known)
-    key = known.keys.get(key_of(name), KnownKey(entry.key))
-    operands = _literals(entry, key, _values(entry))
-    of = SourceRange(f"{entry.path}.operator")
-    match operator.takes:
-        case Takes.LIST:
-            among = Operation("in", (name, Listed(tuple(operands), at)), of)
-            return Operation("not", (among,), of) if operator.holds_for == "none" else among
-        case Takes.PAIR:
-            return Operation("between", (name, *operands), of)
-        case _:
-            return Operation(_COMPARISONS[operator.name], (name, *operands), of)
+    else:
+        name = elements(name, known)
+        key = known.keys.get(key_of(name), KnownKey(entry.key))
+        literals = tuple(_literals(entry, key, _values(entry)))
+        literals = (Listed(literals, at),) if operator.takes is Takes.LIST else literals
+        at = SourceRange(f"{entry.path}.operator")
+    compared = Operation(operator.op, (name, *literals), at)
+    return Operation("not", (compared,), at) if operator.negated else compared
 
 
 def _values(entry: MetadataEntry) -> Sequence[Any]:
@@ -108,7 +93,7 @@ def _literals(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Seq
             kinds, how = [named.family], f"as {named.type.value} {how}"
     at = SourceRange(f"{entry.path}.value")
     for kind in kinds:
-        read = [_read(kind, value) for value in values]
+        read = [read_as(kind, value) for value in values]
         if kind in key.kinds and None not in read:
             return [Instant(of, at) if isinstance(of, datetime) else Scalar(of, at) for of in read]
     types = ", ".join(key.types)
@@ -126,14 +111,10 @@ def _candidates(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> S
         return ()
     if not key.only_stray_texts:
         return _TEXT_MEANS
-    return [kind for kind in _STRAY_TEXT_MEANS if kind in entry.operator.families]
-
-
-def _read(kind: Kind, value: Any) -> Any:
-    """Return the typed value, parsed like stored metadata; None: it is not of this kind."""
-    parse: Callable[[str, MetadataCaps], Any] = METADATA_TYPES[_TYPE_OF[kind]].parse
-    spelt = str(value).lower() if isinstance(value, bool) else str(value)
-    return parse(spelt, _CAPS)[0]
+    if entry.operator.op == "like":
+        return ("string",)
+    has_order = entry.operator.op not in ("=", "<>", "in")
+    return [kind for kind in _STRAY_TEXT_MEANS if kind != "bool" or not has_order]
 
 
 def _wrong(
@@ -186,6 +167,6 @@ def predicted(labels: Sequence[str] | None, scores: Mapping[str, float]) -> Node
     score = Named("score", at=at)
     parts: list[Node] = [] if labels is None else [_among("label", labels, at)]
     for name, bound in scores.items():
-        parts.append(Operation(_COMPARISONS[name], (score, Scalar(exact(bound), at)), at))
+        parts.append(Operation(OPERATORS[name].op, (score, Scalar(exact(bound), at)), at))
     condition = (Operation("and", tuple(parts), at),) if len(parts) > 1 else tuple(parts)
     return Operation("prediction", condition, at)

@@ -135,8 +135,6 @@ def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:
     return max(0, elsewhere - doubled)
 
 
-MOST_PAIRS: Final = 10_000
-"""The most pairs of edges and points of literal geometries that a filter compares."""
 MOST_TWICE: Final = 2
 """The most nested conditions that each evaluate the inner one twice."""
 
@@ -155,8 +153,6 @@ class FilterCheck:
     """Whether the check is inside `prediction(…)`, where names are columns."""
     twice: int = 0
     """The number of surrounding conditions that evaluate the inner one twice."""
-    pairs: int = 0
-    """The number of pairs of edges and points that were compared."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys in the filter."""
     warnings: dict[str, None] = field(default_factory=dict)
@@ -173,13 +169,6 @@ class FilterCheck:
                 f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
                 f"as a {kind}, and {counted(others, 'value is', 'values are')} not of that type."
             )
-
-    def hold(self, pairs: int, node: Node) -> None:
-        """Count pairs of edges and points to compare. Raises InvalidFilter for too many."""
-        self.pairs += pairs
-        if self.pairs > MOST_PAIRS:
-            message = "geometries that are written out have too many corners to be compared"
-            raise meaningless(node, message)
 
     @contextmanager
     def evaluated_twice(self, node: Node) -> Iterator[None]:
@@ -198,6 +187,8 @@ class FilterCheck:
 
 
 OWN, METADATA = "inference.", "metadata."
+LABEL: Final = "label"
+"""Alone, it is the label of predictions, and never a metadata key."""
 PREDICTION_FUNCTIONS: Final = frozenset({"prediction", "count_predictions"})
 ARRAY_FUNCTIONS: Final = frozenset({"a_equals", "a_contains", "a_containedby", "a_overlaps"})
 
@@ -231,13 +222,12 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
     if node.name.startswith(METADATA):
         return key(node, checking)
     entry = PROPERTIES.get(node.name)
-    if entry is None:
-        return key(node, checking, may_be_property=True)
-    if key_of(node) in checking.known_keys.keys:
-        both = [OWN + node.name, METADATA + node.name]
+    other = f"prediction({LABEL} …)" if node.name == LABEL else OWN + node.name
+    if (entry is not None or node.name == LABEL) and key_of(node) in checking.known_keys.keys:
+        both = [other, METADATA + node.name]
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
         raise meaningless(node, message, both)
-    return entry
+    return key(node, checking, may_be_property=True) if entry is None else entry
 
 
 def elements(node: Named, known: KnownKeys) -> Named:

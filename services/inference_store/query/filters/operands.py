@@ -3,7 +3,6 @@
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, cast
 
@@ -23,13 +22,14 @@ from inference_store.query.cql2.tree import (
     Refusal,
     Scalar,
     SourceRange,
+    expand,
 )
 from inference_store.query.properties import Property as Described
 
 from . import names, typed
 from .arithmetic import MOST_EXPONENT, calculate, digits, digits_of_literal
 from .names import KINDS, FilterCheck, KnownKey, impossible, meaningless
-from .typed import Calculated, Calculation, Constant, Folding, Kind, Point, Value
+from .typed import Applied, Constant, Function, Kind, Point, Value
 
 
 def without_accents(text: str) -> str:
@@ -42,7 +42,7 @@ def without_accents(text: str) -> str:
 
 
 # Unicode's full folding: `Straße` and `STRASSE` are equal.
-_FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
+_FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
     "casei": str.casefold,
     "accenti": without_accents,
 }
@@ -57,11 +57,10 @@ def values(nodes: Sequence[Node], kind: Kind, checking: FilterCheck) -> tuple[Va
 
 def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
     """Return the value as a kind that is possible for it. Raises what `check` does."""
+    node = expand(node) if isinstance(node, Operation) else node
     match node:
-        case Scalar():
-            return constant(node)
-        case Instant():
-            return Constant("timestamp", instant(node))
+        case Scalar() | Instant():
+            return constant(node, kind)
         case Named():
             return _make_name_value(node, kind, checking)
         case Operation() if is_condition(node):
@@ -73,10 +72,9 @@ def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
 
 def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
     resolved = described(node, checking)
-    if isinstance(resolved, KnownKey):
-        checking.warn_of_others(resolved, kind)
-        if (array := f"{resolved.name}[]") in checking.known_keys.keys:
-            checking.warn(f"{resolved.name!r} also came as an array: its elements are {array!r}.")
+    array = f"{resolved.name}[]"
+    if isinstance(resolved, KnownKey) and array in checking.known_keys.keys:
+        checking.warn(f"{resolved.name!r} also came as an array: its elements are {array!r}.")
     return typed.Column(resolved.name, kind) if checking.inside else of_kind(resolved, kind)
 
 
@@ -103,15 +101,14 @@ def _of_operation(node: Operation, checking: FilterCheck) -> Value:
             return typed.Counted(condition(node, checking))
         case "distance":
             return distance(node, checking)
-    left, right = _numbers(node, checking)
-    return calculated(node, left, right)
+    return calculated(node, _numbers(node, checking))
 
 
-def _numbers(node: Operation, checking: FilterCheck) -> Sequence[Value]:
+def _numbers(node: Operation, checking: FilterCheck) -> tuple[Value, ...]:
     try:
         for arg in node.args:
             require("number", arg, checking, at=node.at)
-        return [value(arg, "number", checking) for arg in node.args]
+        return tuple(value(arg, "number", checking) for arg in node.args)
     except Refusal as refused:
         # A subtraction of names without blanks was probably a name with hyphens.
         if refused.error in (ImpossibleComparison, UnknownKey):
@@ -120,35 +117,44 @@ def _numbers(node: Operation, checking: FilterCheck) -> Sequence[Value]:
 
 
 def _folded(node: Operation, checking: FilterCheck) -> Value:
-    how, [of] = cast(Folding, node.op.lower()), node.args
+    [of] = node.args
     require("string", of, checking, at=node.at)
     text = value(of, "string", checking)
-    if isinstance(text, Constant):
-        return Constant("string", _FOLDINGS[how](str(text.value)))
-    return typed.Folded(how, text)
+    folded = Applied(cast(Function, node.op.lower()), (text,))
+    return fold_alike(folded, text) if isinstance(text, Constant) else folded
+
+
+def fold_alike(like: Value, text: Value) -> Value:
+    """Return a constant text folded as a value is that is compared with it; others as they are."""
+    match like, text:
+        case Applied(how, (of,)), Constant():
+            inner = fold_alike(of, text)
+            assert isinstance(inner, Constant)
+            return Constant("string", _FOLDINGS[how](str(inner.value)))
+    return text
 
 
 _MOST_SETTLED: Final = 4_000
 """Digits of a calculation of literals that the check evaluates, and not Postgres."""
 
 
-def calculated(node: Operation, left: Value, right: Value) -> Value:
+def calculated(node: Operation, args: tuple[Value, ...]) -> Value:
     """Return the calculation of two numbers. Raises InvalidFilter for too many digits.
 
     `^` is exact if it can be, else it becomes `power`, a double.
     """
-    calculation = Calculated(cast(Calculation, node.op.lower()), left, right)
-    if calculation.op == "^" and (not _is_few(right) or digits(calculation).too_many):
-        calculation = Calculated("power", left, right)
+    calculation = Applied(cast(Function, node.op.lower()), args)
+    if node.op == "^" and (not _is_few(args[1]) or digits(calculation).too_many):
+        calculation = Applied("power", args)
     size = digits(calculation)
     if size.too_many:
         message = "the calculation may come to more digits than can be calculated exactly"
         raise meaningless(node, message)
-    match left, right:
+    match args:
         case Constant(value=Decimal() as a), Constant(value=Decimal() as b) if (
             sum(size) <= _MOST_SETTLED
         ):
-            result = calculate(calculation.op, a, b)
+            result = calculate(calculation.function, a, b)
             return calculation if result is None else Constant("number", result)
     return calculation
 
@@ -203,6 +209,8 @@ _GIVES: Final[dict[str, Kind]] = {"number": "number", "text": "string", "truth":
 def possible(node: Node, checking: FilterCheck) -> frozenset[Kind]:
     """Return the possible kinds of a node; empty: it cannot be compared."""
     match node:
+        case Scalar(value=str() as text) if read_as("timestamp", text) is not None:
+            return frozenset[Kind]({"string", "timestamp"})
         case Scalar():
             return frozenset[Kind]({kind_of(node)})
         case Instant():
@@ -240,11 +248,14 @@ def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
 
 
 def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
-    """Return the kind that all can be compared as, with most rows. Raises ImpossibleComparison."""
+    """Return the kind that all can be compared as, with most rows: a text that is written out is a
+    text, if it can be. Raises ImpossibleComparison."""
     kinds = [possible(node, checking) for node in nodes]
     shared = frozenset(KINDS).intersection(*kinds)
     if not shared:
         raise mismatch(nodes, kinds, checking)
+    if "string" in shared and any(isinstance(node, Scalar) for node in nodes):
+        return "string"
     keys = [key for node in nodes if (key := _key(node, checking)) is not None]
 
     def weight(kind: Kind) -> tuple[int, int]:
@@ -264,24 +275,32 @@ def kind_of(scalar: Scalar) -> Kind:
     return "string" if isinstance(scalar.value, str) else "number"
 
 
-def constant(scalar: Scalar) -> Constant:
-    """Return the value of a literal. Raises InvalidFilter if no stored value can equal it."""
-    stood = scalar.value
+_TYPE_OF: Final[Mapping[Kind, str]] = {
+    **{"string": "string", "timestamp": "timestamp", "number": "float", "bool": "bool"}
+}
+
+
+def read_as(kind: Kind, value: Any) -> Any:
+    """Return the typed value, parsed like stored metadata; None: it is not of this kind."""
+    parse: Callable[[str, MetadataCaps], Any] = METADATA_TYPES[_TYPE_OF[kind]].parse
+    return parse(str(value).lower() if isinstance(value, bool) else str(value), _CAPS)[0]
+
+
+def constant(literal: Scalar | Instant, kind: Kind) -> Constant:
+    """Return the value of a literal; a date is its midnight, and a text may be an instant. Raises
+    InvalidFilter if no stored value can equal it."""
+    if isinstance(literal, Instant) or kind == "timestamp":
+        return Constant("timestamp", read_as("timestamp", literal.value))
+    stood = literal.value
     if isinstance(stood, str) and not storable(stood):
-        raise meaningless(scalar, "the text holds NUL or a lone surrogate, and no stored text does")
+        message = "the text holds NUL or a lone surrogate, and no stored text does"
+        raise meaningless(literal, message)
     if isinstance(stood, Decimal):
         most = _CAPS.digits + _CAPS.exponent
         if not stood.is_finite() or max(digits_of_literal(stood)) > most:
             message = f"a number has at most {most} digits on either side of the point"
-            raise meaningless(scalar, message)
-    return Constant(kind_of(scalar), stood)
-
-
-def instant(node: Instant) -> datetime:
-    """Return the instant in UTC; for a date, its midnight."""
-    if isinstance(node.value, datetime):
-        return node.value.astimezone(UTC)
-    return datetime(node.value.year, node.value.month, node.value.day, tzinfo=UTC)
+            raise meaningless(literal, message)
+    return Constant(kind_of(literal), stood)
 
 
 MOST_MANY: Final = 2
@@ -297,9 +316,8 @@ def refuse_many(node: Node, values: Sequence[Value]) -> None:
         message = f"at most {MOST_MANY} names with several values are allowed in one comparison"
         raise meaningless(node, message)
     if len(set(leaves)) > MOST_NAMES:
-        raise meaningless(
-            node, f"at most {MOST_NAMES} different names are allowed in one comparison"
-        )
+        message = f"at most {MOST_NAMES} different names are allowed in one comparison"
+        raise meaningless(node, message)
 
 
 def names_within(of: Value) -> Iterator[Value]:
@@ -348,9 +366,7 @@ def refuse_off_map(
 
 
 _STANDS_IN: Final[Mapping[Kind, Node]] = {
-    "number": Scalar(Decimal(0)),
-    "string": Scalar(""),
-    "bool": Scalar(True),
+    **{"number": Scalar(Decimal(0)), "string": Scalar(""), "bool": Scalar(True)},
     "timestamp": Interval(None, None),
 }
 
@@ -364,10 +380,8 @@ def require(kind: Kind, node: Node, checking: FilterCheck, *, at: SourceRange) -
 
 
 _A: Final[Mapping[Kind, str]] = {
-    "number": "a number",
-    "string": "a text",
-    "bool": "a truth value",
-    "timestamp": "an instant",
+    **{"number": "a number", "string": "a text"},
+    **{"bool": "a truth value", "timestamp": "an instant"},
 }
 
 
@@ -427,26 +441,19 @@ def _describe_node(node: Node, kinds: frozenset[Kind]) -> str:
     return kind_names if kinds else "a geometry or an interval"
 
 
+_TRUTHS: Final = frozenset({"true", "false"})
+
+
 def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
     if any(not key.kinds and "json" in key.types for key in keys):
         return "; name a value inside it, such as `position.angle` or `tags[]`"
-    if isinstance(odd, Scalar) and isinstance(odd.value, str):
-        return _text_hint(odd.value, expected)
-    if isinstance(odd, Scalar) and isinstance(odd.value, Decimal) and expected == {"string"}:
-        return f"; write a text in single quotes: '{odd.value}'"
-    if isinstance(odd, Instant) and expected == {"string"}:
-        return f"; write a text in single quotes: '{odd.value.isoformat()}'"
-    return ""
-
-
-def _text_hint(text: str, expected: frozenset[Kind]) -> str:
-    if "number" in expected and is_number(text):
-        return f"; a number stands without quotes: {text}"
-    if "bool" in expected and text.lower() in ("true", "false"):
-        return f"; write a boolean without quotes: {text.upper()}"
-    parse = METADATA_TYPES["timestamp"].parse
-    instant = parse(text, MetadataCaps())[0] if "timestamp" in expected else None
-    if isinstance(instant, datetime):
-        spelt = instant.isoformat().replace("+00:00", "Z")
-        return f"; an instant is written TIMESTAMP('{spelt}')"
+    match odd:
+        case Scalar(value=str() as text) if "number" in expected and is_number(text):
+            return f"; a number stands without quotes: {text}"
+        case Scalar(value=str() as text) if "bool" in expected and text.lower() in _TRUTHS:
+            return f"; write a boolean without quotes: {text.upper()}"
+        case Scalar(value=Decimal() as number) if expected == {"string"}:
+            return f"; write a text in single quotes: '{number}'"
+        case Instant(value=at) if expected == {"string"}:
+            return f"; write a text in single quotes: '{at.isoformat()}'"
     return ""

@@ -1,13 +1,10 @@
 """The relations of sets, of places and of times: A_…, S_… and T_…."""
 
-import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from itertools import product
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from inference_store.inference.json_text import is_number
-from inference_store.query.cql2 import OPERATIONS
 from inference_store.query.cql2.tree import (
     Geometry,
     Instant,
@@ -20,84 +17,39 @@ from inference_store.query.cql2.tree import (
     Scalar,
 )
 
-from . import names, operands
-from .arithmetic import edges_of, geometries_meet, points_within
+from . import names, operands, typed
 from .names import FilterCheck, KnownKey, meaningless
-from .operands import mismatch, point_of
-from .typed import (
-    COMPARISONS,
-    Among,
-    And,
-    Area,
-    Between,
-    Compared,
-    Comparison,
-    Constant,
-    Element,
-    Fixed,
-    Kind,
-    Located,
-    Metadata,
-    Not,
-    Or,
-    Outside,
-    Point,
-    Predicate,
-    Property,
-    Sets,
-    Unknown,
-    Value,
-    is_many,
-)
+from .operands import point_of
+from .typed import And, Compared, Constant, Kind, Not, Or, Predicate, Value, is_many
 
 Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
-MOST_CALCULATED: Final = 8
-"""Elements of the two arrays that are not literals."""
-
-
 _FLIPPED: Final[Mapping[Relation, Relation]] = {
     **{"equals": "equals", "overlaps": "overlaps"},
     **{"contains": "containedby", "containedby": "contains"},
 }
 
 
-_ARRAYS: Final[Mapping[Relation, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
-    "equals": operator.eq,
-    "contains": frozenset.issuperset,
-    "containedby": frozenset.issubset,
-    "overlaps": lambda has, items: not has.isdisjoint(items),
-}
-
-
 def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
-    """Return the relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
+    """Return the relation of a name's values and constants. Raises InvalidFilter, NotKept,
+    ImpossibleComparison."""
     operands.refuse_inside(node, checking)
     relation = cast(Relation, node.op.lower().removeprefix("a_"))
     known = checking.known_keys
     match [names.elements(arg, known) if isinstance(arg, Named) else arg for arg in node.args]:
-        case (Named() as of, Listed() as items) if _is_written(items):
-            return _of_constants(of, relation, items, checking)
-        case (Listed() as items, Named() as of) if _is_written(items):
-            return _of_constants(of, _FLIPPED[relation], items, checking)
-        case (Named() | Listed() as left, Named() | Listed() as right):
-            return _of_two_arrays(left, relation, right, checking)
-    message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
-    raise meaningless(node, message)
-
-
-def _is_written(items: Listed) -> bool:
-    return all(isinstance(item, Scalar | Instant) for item in items.items)
-
-
-def _of_constants(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
+        case (Named() as of, Listed() as items):
+            pass
+        case (Listed() as items, Named() as of):
+            relation = _FLIPPED[relation]
+        case _:
+            raise _not_kept(node)
+    odd = [item for item in items.items if not isinstance(item, Scalar | Instant)]
+    if odd:
+        raise _not_kept(odd[0])
     resolved = names.meaning(of, checking)
-    possible = operands.possible(of, checking)
     constants: list[Constant] = []
     for item in items.items:
-        constant = operands.value(item, "string", checking)
+        constant = operands.value(item, operands.common((of, item), checking), checking)
         assert isinstance(constant, Constant)
-        if constant.kind not in possible:
-            raise mismatch([of, item], [possible, frozenset({constant.kind})], checking)
         constants.append(constant)
     # of an empty array any kind would do: that of most values
     kinds = list(dict.fromkeys(constant.kind for constant in constants))
@@ -105,14 +57,16 @@ def _of_constants(of: Named, relation: Relation, items: Listed, checking: Filter
     refuse_one_value(of, checking)
     if relation in ("equals", "containedby"):
         # A value of another kind than the constants is equal to none of them.
-        kinds += sorted(possible - {*kinds})
-    if isinstance(resolved, KnownKey):
-        for kind in kinds:
-            checking.warn_of_others(resolved, kind)
+        kinds += sorted(operands.possible(of, checking) - {*kinds})
     values = {kind: operands.of_kind(resolved, kind) for kind in kinds}
     if len(values) == 1:
         return relate_set(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
     return _of_several_kinds(relation, values, constants)
+
+
+def _not_kept(node: Node) -> Refusal:
+    message = "arrays relate a name and values that are written out: A_CONTAINS(tags, ('a', 'b'))"
+    return Refusal(message, node.at, conformance="array-functions")
 
 
 def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, ...]:
@@ -120,48 +74,52 @@ def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, 
 
 
 def relate_set(
-    relation: Relation, of: Metadata | Property, items: tuple[Constant, ...]
+    relation: Relation, of: typed.Metadata | typed.Property, items: tuple[Constant, ...]
 ) -> Predicate:
     """Return the relation of a name's values to constants; NULL if it has no value."""
     if relation == "overlaps":
-        return Among(of, items)
-    contained = Not(Outside(of, items))
+        return Compared("in", (of, *items))
+    contained = Not(Compared("outside", (of, *items)))
     if relation == "containedby":
         return contained
-    each: list[Predicate] = [Compared("=", of, item) for item in items] or [_any_value(of)]
+    each: list[Predicate] = [Compared("=", (of, item)) for item in items] or [_any_value(of)]
     return And((*each, contained)) if relation == "equals" else And(tuple(each))
 
 
-def _any_value(of: Metadata | Property) -> Predicate:
+def _any_value(of: typed.Metadata | typed.Property) -> Predicate:
     """Return a predicate that is true, or NULL if there is no value."""
-    return Outside(of, ())
+    return Compared("outside", (of,))
 
 
 def _of_several_kinds(
-    relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
+    relation: Relation,
+    values: Mapping[Kind, typed.Metadata | typed.Property],
+    constants: Sequence[Constant],
 ) -> Predicate:
     """Combine the relations of each kind; NULL only if there is no value of any kind."""
     items = {kind: _constants_of(constants, kind) for kind in values}
     if relation == "overlaps":
-        return some_of_kinds([Among(of, items[kind]) for kind, of in values.items()])
+        return some_of_kinds([relate_set(relation, of, items[kind]) for kind, of in values.items()])
     some = Or(tuple(map(_any_value, values.values())))
     all_of: list[Predicate] = []
     if relation in ("equals", "contains"):
         for kind in (kind for kind in values if items[kind]):
             # false, not NULL, if there is no value of the kind
-            there = Not(Unknown(_any_value(values[kind])))
+            there = Not(typed.Unknown(_any_value(values[kind])))
             all_of += [relate_set("contains", values[kind], items[kind]), there]
     if relation in ("equals", "containedby"):
         also = (*constants, *_numbers_of(constants))
-        every = (Not(Outside(of, _constants_of(also, kind))) for kind, of in values.items())
-        all_of += [Or((part, Unknown(part))) for part in every]
+        every = (
+            relate_set("containedby", of, _constants_of(also, kind)) for kind, of in values.items()
+        )
+        all_of += [Or((part, typed.Unknown(part))) for part in every]
     return Or((And((*all_of, some)), Not(some)))
 
 
 def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
     """Return a predicate: some part is true; NULL only if all parts are."""
     nowhere = And(tuple(And((part, Not(part))) for part in parts))
-    return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
+    return Or((*(And((part, Not(typed.Unknown(part)))) for part in parts), nowhere))
 
 
 def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
@@ -174,19 +132,6 @@ def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
                 continue
 
 
-def _of_two_arrays(
-    left: Named | Listed, relation: Relation, right: Named | Listed, checking: FilterCheck
-) -> Predicate:
-    for of, against in ((left, right), (right, left)):
-        if isinstance(of, Named) and isinstance(against, Listed):
-            refuse_one_value(of, checking)
-    sides = [_side(array, checking) for array in (left, right)]
-    _refuse_long(left, [element for side in sides for element in side])
-    _refuse_impossible(left, right, checking)
-    predicate = Sets(relation, tuple(sides[0]), tuple(sides[1]))
-    return _with_others(predicate, relation, _others(left), _others(right))
-
-
 def refuse_one_value(of: Named, checking: FilterCheck) -> None:
     """Raise InvalidFilter for a name with a single value; an unseen key may have several."""
     resolved = names.meaning(of, checking)
@@ -196,80 +141,7 @@ def refuse_one_value(of: Named, checking: FilterCheck) -> None:
     raise meaningless(of, f"{of.name!r} has one value: compare it by = or IN", suggestions)
 
 
-def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
-    if isinstance(array, Named):
-        return [_of_name(array, checking)]
-    return [_item(item, checking) for item in _compared(array)]
-
-
-def _of_name(node: Named, checking: FilterCheck) -> Element:
-    kinds = sorted(operands.possible(node, checking))
-    resolved = names.meaning(node, checking)
-    return tuple(operands.of_kind(resolved, kind) for kind in kinds)
-
-
-def _item(item: Node, checking: FilterCheck) -> Element:
-    if isinstance(item, Named):
-        element = _of_name(item, checking)
-    else:
-        [kind] = operands.possible(item, checking) or [None]
-        if kind is None:
-            raise mismatch([item], [frozenset()], checking)
-        element = (operands.value(item, kind, checking),)
-    if any(is_many(leaf) for value in element for leaf in operands.names_within(value)):
-        message = "a name of several values is already an array: write it without brackets"
-        raise meaningless(item, message)
-    return element
-
-
-def _refuse_long(node: Node, side: Sequence[Element]) -> None:
-    if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
-        message = f"at most {MOST_CALCULATED} names or calculations are allowed in two arrays"
-        raise meaningless(node, message)
-
-
-def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
-    if isinstance(left, Listed) and isinstance(right, Listed):
-        return
-    for pair in product(_compared(left), _compared(right)):
-        operands.common(pair, checking)
-
-
-def _compared(array: Named | Listed) -> list[Node]:
-    items = (array,) if isinstance(array, Named) else array.items
-    return [item for item in items if not _is_other(item)]
-
-
-def _is_other(item: Node) -> bool:
-    return isinstance(item, Listed | Geometry | Interval)
-
-
-def _others(array: Named | Listed) -> frozenset[Hashable]:
-    items = array.items if isinstance(array, Listed) else ()
-    return frozenset(_canonical(item) for item in items if _is_other(item))
-
-
-def _canonical(item: Node) -> Hashable:
-    """Return a value to compare items by; order and repetition in an array do not count."""
-    if isinstance(item, Listed):
-        return frozenset(map(_canonical, item.items))
-    # to Python TRUE equals 1
-    return (isinstance(item.value, bool), item) if isinstance(item, Scalar) else item
-
-
-def _with_others(
-    predicate: Predicate, relation: Relation, left: frozenset[Hashable], right: frozenset[Hashable]
-) -> Predicate:
-    """Add items that no stored value equals: they equal only items that are written alike."""
-    if not left and not right:
-        return predicate
-    holds = _ARRAYS[relation](left, right)
-    if relation == "overlaps":
-        return Or((predicate, Not(predicate))) if holds else predicate
-    return predicate if holds else And((predicate, Not(predicate)))
-
-
-SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
+SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within"})
 _ALL_LITERALS: Final = "basic-spatial-functions-plus"
 _BEYOND: Final = Decimal(181)
 """A degree beyond the antimeridian, where nothing lies: it is no edge of a box across it."""
@@ -277,59 +149,26 @@ _BEYOND: Final = Decimal(181)
 
 def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
     """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
-    op = node.op.lower()
     operands.refuse_inside(node, checking)
-    match node.args:
-        case (Geometry() as left, Geometry() as right):
-            return _of_two(node, left, right, checking)
-    if all(operands.is_location(arg, checking) for arg in node.args):
-        nowhere = Located("intersects")
-        return nowhere if op == "s_disjoint" else Not(nowhere)
-    shape, turned = _geometry(node, checking)
-    areas, points = _shapes(shape)
-    if op == "s_within":
-        return _is_it(areas, points) if turned else Located("within", areas, points)
-    located = Located("intersects", areas, points)
-    return Not(located) if op == "s_disjoint" else located
-
-
-def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> Fixed:
-    """Decide the relation of two literal geometries."""
-    op, shapes = node.op.lower(), [_shapes(shape) for shape in (left, right)]
-    (areas, points), (other_areas, other_points) = shapes
-    left_size, right_size = (sum(map(edges_of, a)) + len(p) for a, p in shapes)
-    checking.hold(left_size * right_size, node)
-    if op == "s_within":
-        if areas:
-            message = "S_WITHIN with a literal area is not supported"
-            raise Refusal(message, left.at, conformance=OPERATIONS[op].conformance)
-        return Fixed(points_within(points, other_areas, other_points))
-    meet = geometries_meet(areas, points, other_areas, other_points)
-    return Fixed(meet is (op == "s_intersects"))
-
-
-def _shapes(of: Geometry) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
-    return tuple(_areas(of)), tuple(_points(of))
-
-
-def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
-    """Return the predicate that a geometry lies in the location: a point may, an area never."""
-    if areas:
-        some = Located("intersects", areas)
-        return And((some, Not(some)))
-    return And(tuple(Located("intersects", points=(point,)) for point in points))
-
-
-def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
-    left, right = node.args
-    if isinstance(right, Geometry) and operands.is_location(left, checking):
-        return right, False
-    if isinstance(left, Geometry) and operands.is_location(right, checking):
-        return left, True
-    message = (
-        f"{node.op.upper()} takes the location and a geometry that is written out, or two of those"
-    )
-    raise meaningless(node, message, ("location",))
+    located = [not isinstance(arg, Geometry) for arg in node.args]
+    if not any(located):
+        message = "two geometries that are both written out are not compared"
+        raise Refusal(message, node.at, conformance=_ALL_LITERALS)
+    for is_name, arg in zip(located, node.args, strict=True):
+        if is_name and not operands.is_location(arg, checking):
+            message = "this relates the location and a geometry that is written out"
+            raise meaningless(node, message, ("location",))
+    if all(located):
+        return Not(typed.Located("intersects"))
+    shape = cast(Geometry, node.args[located.index(False)])
+    areas, points = tuple(_areas(shape)), tuple(_points(shape))
+    if node.op == "s_intersects" or located[0]:
+        relation = "within" if node.op == "s_within" else "intersects"
+        return typed.Located(cast(Any, relation), areas, points)
+    # a geometry lies in the location: a point may, an area never
+    each = [typed.Located("intersects", points=(point,)) for point in points]
+    some = typed.Located("intersects", areas)
+    return And((some, Not(some))) if areas else And(tuple(each))
 
 
 def _parts(whole: Geometry) -> Iterator[Geometry]:
@@ -343,20 +182,20 @@ def _parts(whole: Geometry) -> Iterator[Geometry]:
         yield whole
 
 
-def _points(whole: Geometry) -> Iterator[Point]:
+def _points(whole: Geometry) -> Iterator[typed.Point]:
     for part in _parts(whole):
         if part.shape == "Point":
             yield point_of(part.coordinates, part)
 
 
-def _areas(whole: Geometry) -> Iterator[Area]:
+def _areas(whole: Geometry) -> Iterator[typed.Area]:
     for part in _parts(whole):
         if part.shape == "Polygon":
             rings = [
                 tuple(point_of(corner, part) for corner in ring)
                 for ring in cast(Any, part.coordinates)
             ]
-            yield Area(rings[0], tuple(rings[1:]))
+            yield typed.Area(rings[0], tuple(rings[1:]))
         elif part.shape == "BBox":
             yield from _boxes(part)
         elif part.shape != "Point":
@@ -364,7 +203,7 @@ def _areas(whole: Geometry) -> Iterator[Area]:
             raise Refusal(message, part.at, conformance=_ALL_LITERALS)
 
 
-def _boxes(box: Geometry) -> Iterator[Area]:
+def _boxes(box: Geometry) -> Iterator[typed.Area]:
     """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
@@ -377,8 +216,8 @@ def _boxes(box: Geometry) -> Iterator[Area]:
         yield _box(-_BEYOND, south, east, north)
 
 
-def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> Area:
-    return Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
+def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> typed.Area:
+    return typed.Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
 
 
 class End(NamedTuple):
@@ -398,17 +237,22 @@ class Span(NamedTuple):
 
 def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate:
     """Return a temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
-    op = node.op.lower()
+    op = node.op
     operands.refuse_inside(node, checking)
     left, right = (_span(arg, checking) for arg in node.args)
     if left.instant and right.instant and op not in _OF_INSTANTS:
-        raise meaningless(node, f"{node.op} compares intervals; instants compare by = and <")
-    if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
-        message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
+        raise meaningless(node, "this relates intervals; instants compare by = and <")
+    if (left.instant or right.instant) and op not in {*_OF_INSTANTS, "t_contains"}:
+        message = "this relates two intervals: INTERVAL('2026-11-01', '2026-11-02')"
         raise meaningless(node, message)
-    if op in _OF_BOTH and (is_many(left.start.value) or is_many(right.start.value)):
-        raise meaningless(node, f"{node.op} takes names that have one value")
-    return _relate(op, left, right)
+    if op == "t_contains" and (is_many(left.start.value) or is_many(right.start.value)):
+        raise meaningless(node, "this relates names that have one value")
+    if op == "t_intersects":
+        return _intersects(left, right)
+    # instants are their own start and end
+    ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
+    parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
+    return And(tuple(parts))
 
 
 def _span(node: Node, checking: FilterCheck) -> Span:
@@ -421,33 +265,35 @@ def _span(node: Node, checking: FilterCheck) -> Span:
     )
     if is_many(start.value) or is_many(end.value):
         raise meaningless(node, "an interval is made of names that have one value")
+    match start.value, end.value:
+        case Constant(value=first), Constant(value=last) if first > last:  # type: ignore[operator]
+            raise meaningless(node, "an interval ends before it begins: its start comes first")
     return Span(start, end)
 
 
 def _instant(node: Node, checking: FilterCheck) -> Value:
-    if not isinstance(node, Named | Instant):
+    if not isinstance(node, Named | Instant | Scalar):
         message = "a temporal function takes instants, intervals, and names of instants"
         raise meaningless(node, message)
     operands.require("timestamp", node, checking, at=node.at)
     return operands.value(node, "timestamp", checking)
 
 
-def _compare(left: End, op: Comparison, right: End) -> Predicate:
+def _compare(left: End, op: typed.Comparison, right: End) -> Predicate:
     """Return NULL if the compared value is missing, even with an open end."""
     if left.value is not None and right.value is not None:
-        return Compared(op, left.value, right.value)
-    holds = COMPARISONS[op](left.open, right.open)
+        return Compared(op, (left.value, right.value))
+    holds = typed.COMPARISONS[op](left.open, right.open)
     value = left.value or right.value
     if value is None:
-        return Fixed(holds)
-    equality = Compared("=", value, value)
+        return typed.Fixed(holds)
+    equality = Compared("=", (value, value))
     return equality if holds else Not(equality)
 
 
-_OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
-_OF_BOTH: Final = frozenset({"t_contains", "t_during"})
+_OF_INSTANTS: Final = frozenset({"t_before", "t_equals", "t_intersects"})
 _Ends: TypeAlias = Literal["start", "end"]
-_ENDS: Final[Mapping[str, Sequence[tuple[_Ends, Comparison, _Ends]]]] = {
+_ENDS: Final[Mapping[str, Sequence[tuple[_Ends, typed.Comparison, _Ends]]]] = {
     "t_before": [("end", "<", "start")],
     "t_contains": [("start", "<", "start"), ("end", ">", "end")],
     "t_equals": [("start", "=", "start"), ("end", "=", "end")],
@@ -457,24 +303,7 @@ _ENDS: Final[Mapping[str, Sequence[tuple[_Ends, Comparison, _Ends]]]] = {
     "t_starts": [("start", "=", "start"), ("end", "<", "end")],
 }
 """How the ends of the left span compare with those of the right one."""
-_REVERSED: Final[Mapping[str, str]] = {
-    **{"t_after": "t_before", "t_during": "t_contains", "t_finishedby": "t_finishes"},
-    **{"t_metby": "t_meets", "t_overlappedby": "t_overlaps", "t_startedby": "t_starts"},
-}
-TEMPORAL_FUNCTIONS: Final = frozenset({*_ENDS, *_REVERSED, "t_intersects", "t_disjoint"})
-
-
-def _relate(op: str, left: Span, right: Span) -> Predicate:
-    if op in _REVERSED:
-        return _relate(_REVERSED[op], right, left)
-    if op == "t_intersects":
-        return _intersects(left, right)
-    if op == "t_disjoint":
-        return Or((_relate("t_before", left, right), _relate("t_before", right, left)))
-    # instants are their own start and end
-    ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
-    parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
-    return And(tuple(parts))
+TEMPORAL_FUNCTIONS: Final = frozenset({*_ENDS, "t_intersects"})
 
 
 def _intersects(left: Span, right: Span) -> Predicate:
@@ -483,5 +312,5 @@ def _intersects(left: Span, right: Span) -> Predicate:
     bounds = right.start.value, right.end.value
     if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
         # One predicate: if there are several instants, the same one must satisfy both bounds.
-        return Between(left.start.value, bounds[0], bounds[1])
+        return Compared("between", (left.start.value, bounds[0], bounds[1]))
     return And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))

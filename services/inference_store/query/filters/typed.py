@@ -18,18 +18,18 @@ from typing import Any, Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
-COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], Any]]] = {
+COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     **{"=": operator.eq, "<>": operator.ne, "<": operator.lt},
     **{"<=": operator.le, ">": operator.gt, ">=": operator.ge},
 }
-MIRRORED: Final[Mapping[Comparison, Comparison]] = {
+MIRRORED: Final[Mapping[str, Comparison]] = {
     **{"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 }
-OPPOSITE: Final[Mapping[Comparison, Comparison]] = {
-    **{"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+Test: TypeAlias = Comparison | Literal["between", "in", "outside", "like"]
+OPPOSITE: Final[Mapping[Test, Test]] = {
+    **{"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<", "outside": "in"}
 }
-Calculation: TypeAlias = Literal["+", "-", "*", "/", "%", "div", "^", "power"]
-Folding: TypeAlias = Literal["casei", "accenti"]
+Function: TypeAlias = Literal["+", "-", "*", "/", "%", "div", "^", "power", "casei", "accenti"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Calculated:
-    """Arithmetic of numbers, exact except for `power`.
+class Applied:
+    """Arithmetic of numbers, exact except for `power`; a text without its case, or its accents.
 
     `/` has at least 16 significant digits, rounded half away from zero, as Postgres' numeric;
     `div` truncates towards zero and `%` has the dividend's sign; `^` takes a Constant whole
@@ -78,17 +78,8 @@ class Calculated:
     division by zero, or a power that is not real or not a double, has no result.
     """
 
-    op: Calculation
-    left: "Value"
-    right: "Value"
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """A text with its letters' case folded, or without its accents."""
-
-    how: Folding
-    of: "Value"
+    function: Function
+    args: tuple["Value", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +105,18 @@ class PredicateValue:
 
 
 Value: TypeAlias = (
-    Constant
-    | Metadata
-    | Property
-    | Column
-    | Calculated
-    | Folded
-    | Counted
-    | Distance
-    | PredicateValue
+    Constant | Metadata | Property | Column | Applied | Counted | Distance | PredicateValue
 )
 
 
 def kind_of(value: Value) -> Kind:
     """Return the kind of a value."""
     match value:
-        case Folded():
+        case Applied("casei" | "accenti"):
             return "string"
         case PredicateValue():
             return "bool"
-        case Calculated() | Counted() | Distance():
+        case Applied() | Counted() | Distance():
             return "number"
     return value.kind
 
@@ -147,44 +130,14 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two values of one kind compared; texts in code-point order."""
+    """The first value tested against the others; texts in code-point order.
 
-    op: Comparison
-    left: Value
-    right: Value
+    `between`: the lower bound and the upper one. `in`, `outside`: it equals one, or none, of these
+    constants of one kind. `like`: `%` is any text, `_` one character, `\\` escapes the next one.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """low <= of <= high."""
-
-    of: Value
-    low: Value
-    high: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Among:
-    """A value that equals one of these constants of one kind."""
-
-    of: Value
-    items: tuple[Constant, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """A value that equals none of these constants of one kind."""
-
-    of: Value
-    items: tuple[Constant, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Like:
-    """A text that matches: `%` is any text, `_` one character, `\\` escapes the next one."""
-
-    of: Value
-    pattern: str
+    op: Test
+    values: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,23 +202,6 @@ class Located:
     points: tuple[Point, ...] = ()
 
 
-Element: TypeAlias = tuple[Value, ...]
-"""The values of one name, or of one element of an array, by kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sets:
-    """A relation of two sets, each with all values of its elements; NULL if one has no value.
-
-    Only values of one kind can be equal. A text that spells a number is that number too, as in
-    metadata, if it is an ordinary one (`arithmetic.spelt`).
-    """
-
-    relation: Literal["equals", "contains", "containedby", "overlaps"]
-    left: tuple[Element, ...]
-    right: tuple[Element, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Not:
     of: "Predicate"
@@ -282,34 +218,17 @@ class Or:
 
 
 Predicate: TypeAlias = (
-    Fixed
-    | Compared
-    | Between
-    | Among
-    | Outside
-    | Like
-    | Missing
-    | Unknown
-    | Sent
-    | Predicted
-    | Located
-    | Sets
-    | Not
-    | And
-    | Or
+    Fixed | Compared | Missing | Unknown | Sent | Predicted | Located | Not | And | Or
 )
 
 
 def leaves_of(value: Value) -> Iterator[Value]:
     """Yield the values that it is calculated from."""
-    match value:
-        case Calculated():
-            yield from leaves_of(value.left)
-            yield from leaves_of(value.right)
-        case Folded():
-            yield from leaves_of(value.of)
-        case _:
-            yield value
+    if isinstance(value, Applied):
+        for arg in value.args:
+            yield from leaves_of(arg)
+    else:
+        yield value
 
 
 def is_many(value: Value | None) -> bool:
@@ -347,15 +266,8 @@ def comparisons_in(predicate: Predicate) -> int:
         if isinstance(node, tuple):
             waiting.extend(node)
         elif is_dataclass(node) and not isinstance(node, Constant):
-            number += _weight(node)
+            number += not isinstance(node, _FREE)
             inside = [getattr(node, member.name) for member in fields(node)]
             # once for true, once for false
             waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
     return min(number, MOST + 1)
-
-
-def _weight(node: Any) -> int:
-    if isinstance(node, Sets):
-        # each value exists or not, and is in the other set or not
-        return 4 * sum(map(len, (*node.left, *node.right)))
-    return int(not isinstance(node, _FREE))

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from inference_store.query.cql2 import tree
+from inference_store.query.cql2 import OPERATIONS, tree
 
 _CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 texts = st.text(_CHARACTERS, max_size=8).map(tree.Scalar) | st.sampled_from(
@@ -93,22 +93,20 @@ times = names | instants | st.builds(tree.Interval, _bounds, _bounds)
 arrays = names | st.recursive(
     _draw_lists(scalars, 0), lambda inner: _draw_lists(scalars | inner, 0), max_leaves=4
 )
-_RELATIONS = (
-    "t_after t_before t_contains t_disjoint t_during t_equals t_finishedBy t_finishes t_intersects "
-    "t_meets t_metBy t_overlappedBy t_overlaps t_startedBy t_starts"
-)
+_BY_TAKES = {
+    **{"scalar": scalars, "text": textual, "pattern": patterns, "ordered": numeric},
+    **{"list": _draw_lists(scalars, 1), "any": scalars | geometries, "geometry": geometries},
+    **{"time": times, "array": arrays, "name": names},
+}
+_CONDITIONS = [
+    _draw_operation(name, *(_BY_TAKES[takes] for takes in entry.takes))
+    for name, entry in OPERATIONS.items()
+    if entry.is_supported and entry.gives == "truth" and {*entry.takes} <= {*_BY_TAKES}
+]
 predicates = st.one_of(
     truths,
     names,
-    _draw_any_operation("= <> < > <= >=", scalars, scalars),
-    _draw_operation("like", textual, patterns),
-    _draw_operation("between", numeric, numeric, numeric),
-    _draw_operation("in", scalars, _draw_lists(scalars, 1)),
-    _draw_operation("isNull", scalars | geometries),
-    _draw_any_operation("s_intersects s_within s_disjoint", geometries, geometries),
-    _draw_any_operation(_RELATIONS, times, times),
-    _draw_any_operation("a_containedBy a_contains a_equals a_overlaps", arrays, arrays),
-    _draw_operation("sent", names),
+    *_CONDITIONS,
     _draw_operation("prediction"),
     _draw_operation("=", _draw_operation("count_predictions"), numeric),
     _draw_operation("<", _draw_operation("distance", names, _draw_shapes(2)), numbers),

@@ -4,15 +4,14 @@ Its arithmetic has the results of Postgres' `numeric`, digit for digit, and of i
 """
 
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from functools import lru_cache, reduce
-from itertools import product
-from typing import Any, Final, TypeAlias
+from itertools import pairwise, product
+from typing import Any, Final, Literal, TypeAlias
 
 from inference_store.inference.metadata import COORDINATES, Family, Indexable, Metadata
 from inference_store.query.filters import typed
@@ -24,15 +23,13 @@ from inference_store.query.filters.arithmetic import (
     MOST_LOGARITHM,
     MOST_POWER,
     QUOTIENT_SCALE,
-    SPELT,
     exact,
-    is_located,
     round_degrees,
     scale_of,
 )
 from inference_store.query.filters.certain import FLAGS, Doubts
 from inference_store.query.filters.operands import without_accents
-from inference_store.query.filters.typed import Calculation, Folding, Point, Predicate
+from inference_store.query.filters.typed import Area, Function, Located, Point, Predicate
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -84,13 +81,12 @@ def milliseconds(start: datetime | None, end: datetime | None) -> tuple[Decimal,
     return (Decimal(microseconds * 1000).scaleb(-6),)
 
 
-FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
+FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
     "casei": str.casefold,
     "accenti": without_accents,
 }
 
 
-_SPELT: Final = re.compile(SPELT.replace("$", r"\Z"))
 _SIGNIFICANT, _GROUP = 16, 4
 Row: TypeAlias = Mapping[str, Any] | None
 """The prediction that a condition inside `prediction()` tests."""
@@ -115,26 +111,19 @@ def _some(tests: Iterable[bool]) -> bool | None:
 
 
 def _compared(predicate: typed.Compared, facts: Facts, row: Row) -> bool | None:
-    test = typed.COMPARISONS[predicate.op]
-    pairs = product(values_of(predicate.left, facts, row), values_of(predicate.right, facts, row))
-    return _some(test(left, right) for left, right in pairs)
+    op, values = predicate.op, predicate.values
+    if op in ("in", "outside"):
+        items = {item.value for item in values[1:] if isinstance(item, typed.Constant)}
+        return _some((value in items) is (op == "in") for value in values_of(values[0], facts, row))
+    test = _TESTS[op]
+    return _some(test(*some) for some in product(*(values_of(of, facts, row) for of in values)))
 
 
-def _between(predicate: typed.Between, facts: Facts, row: Row) -> bool | None:
-    of, low, high = (
-        values_of(side, facts, row) for side in (predicate.of, predicate.low, predicate.high)
-    )
-    return _some(least <= value <= most for value, least, most in product(of, low, high))
-
-
-def _among(predicate: typed.Among | typed.Outside, facts: Facts, row: Row) -> bool | None:
-    items, among = {item.value for item in predicate.items}, isinstance(predicate, typed.Among)
-    return _some((value in items) is among for value in values_of(predicate.of, facts, row))
-
-
-def _like(predicate: typed.Like, facts: Facts, row: Row) -> bool | None:
-    matches = like_expression(predicate.pattern).fullmatch
-    return _some(matches(text) is not None for text in values_of(predicate.of, facts, row))
+_TESTS: Final[Mapping[str, Callable[..., bool]]] = {
+    **typed.COMPARISONS,
+    "between": lambda value, low, high: low <= value <= high,
+    "like": lambda text, pattern: like_expression(pattern).fullmatch(text) is not None,
+}
 
 
 def _missing(predicate: typed.Missing, facts: Facts, row: Row) -> bool:
@@ -158,32 +147,44 @@ def _located(predicate: typed.Located, facts: Facts, _: Row) -> bool | None:
     return None if facts.location is None else is_located(predicate, facts.location)
 
 
-def _sets(predicate: typed.Sets, facts: Facts, row: Row) -> bool | None:
-    left, right = (
-        [_of_element(element, facts, row) for element in side]
-        for side in (predicate.left, predicate.right)
-    )
-    if not all([*left, *right]):
-        return None
-    return ARRAYS[predicate.relation](frozenset().union(*left), frozenset().union(*right))
+def is_located(located: Located, point: Point) -> bool:
+    """Check whether the relation holds for a point."""
+    if point in located.points:
+        return True
+    positions = {"inside"} if located.relation == "within" else {"inside", "edge"}
+    return any(position_in(area, point) in positions for area in located.areas)
 
 
-def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any]:
-    """Return the values with their kinds, since 1 equals True in Python.
+def position_in(area: Area, point: Point) -> Literal["inside", "edge", "outside"]:
+    """Return the position of a point. Inside: a ray to the east crosses an odd number of edges.
 
-    A text that spells a number is that number too.
+    The edges are those of all rings. The test uses signs of cross products in exact decimals,
+    without division or rounding.
     """
-    values = [(typed.kind_of(of), value) for of in element for value in values_of(of, facts, row)]
-    numbers = (spelt(value) for kind, value in values if kind == "string")
-    return frozenset([*values, *(("number", number) for number in numbers if number is not None)])
+    inside = False
+    with localcontext(EXACT):
+        for start, end in _edges(area):
+            turn = _turn(start, end, point)
+            if turn == 0 and _is_between(start, end, point):
+                return "edge"
+            upward = end[1] > start[1]
+            if (start[1] > point[1]) != (end[1] > point[1]) and (turn > 0) == upward:
+                inside = not inside
+    return "inside" if inside else "outside"
 
 
-ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
-    "equals": operator.eq,
-    "contains": frozenset.issuperset,
-    "containedby": frozenset.issubset,
-    "overlaps": lambda has, items: not has.isdisjoint(items),
-}
+def _edges(area: Area) -> Iterator[tuple[Point, Point]]:
+    for ring in (area.outer, *area.holes):
+        yield from pairwise(ring)
+
+
+def _turn(start: Point, end: Point, point: Point) -> Decimal:
+    """Return a cross product: positive if the point is left of the edge, zero on its line."""
+    return (end[0] - start[0]) * (point[1] - start[1]) - (end[1] - start[1]) * (point[0] - start[0])
+
+
+def _is_between(start: Point, end: Point, point: Point) -> bool:
+    return all(min(a, b) <= c <= max(a, b) for a, b, c in zip(start, end, point, strict=True))
 
 
 def _not(predicate: typed.Not, facts: Facts, row: Row) -> bool | None:
@@ -204,16 +205,11 @@ def _joined(parts: tuple[Predicate, ...], facts: Facts, row: Row, *, deciding: b
 _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Fixed: lambda predicate, _, __: predicate.value,
     typed.Compared: _compared,
-    typed.Between: _between,
-    typed.Among: _among,
-    typed.Outside: _among,
-    typed.Like: _like,
     typed.Missing: _missing,
     typed.Unknown: lambda predicate, *of: evaluate(predicate.of, *of) is None,
     typed.Sent: lambda predicate, facts, _: facts.was_sent(predicate.name),
     typed.Predicted: _predicted,
     typed.Located: _located,
-    typed.Sets: _sets,
     typed.Not: _not,
     typed.And: lambda predicate, *of: _joined(predicate.parts, *of, deciding=False),
     typed.Or: lambda predicate, *of: _joined(predicate.parts, *of, deciding=True),
@@ -240,18 +236,10 @@ def _column(value: typed.Column, _: Facts, row: Row) -> Values:
     return () if stored is None else (_read(stored, value.kind),)
 
 
-def _calculated(value: typed.Calculated, facts: Facts, row: Row) -> Values:
-    rights = values_of(value.right, facts, row)
-    results = (
-        calculate(value.op, left, right)
-        for left in values_of(value.left, facts, row)
-        for right in rights
-    )
+def _applied(value: typed.Applied, facts: Facts, row: Row) -> Values:
+    operands = product(*(values_of(arg, facts, row) for arg in value.args))
+    results = (calculate(value.function, *some) for some in operands)
     return [result for result in results if result is not None]
-
-
-def _folded(value: typed.Folded, facts: Facts, row: Row) -> Values:
-    return [FOLDINGS[value.how](text) for text in values_of(value.of, facts, row)]
 
 
 def _counted(value: typed.Counted, facts: Facts, _: Row) -> Values:
@@ -276,19 +264,18 @@ _VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
     typed.Metadata: lambda value, facts, _: facts.metadata_values(value.name, value.kind),
     typed.Property: _property,
     typed.Column: _column,
-    typed.Calculated: _calculated,
-    typed.Folded: _folded,
+    typed.Applied: _applied,
     typed.Counted: _counted,
     typed.Distance: _distance,
     typed.PredicateValue: _truthful,
 }
 
 
-def calculate(op: Calculation, left: Decimal, right: Decimal) -> Decimal | None:
+def calculate(function: Function, *args: Any) -> Any:
     """Return the result; None: there is none, as for a division by zero."""
-    if op in {"/", "%", "div"} and not right:
+    if function in {"/", "%", "div"} and not args[1]:
         return None
-    return _CALCULATIONS[op](left, right)
+    return _FUNCTIONS[function](*args)
 
 
 def _divided(left: Decimal, right: Decimal) -> Decimal:
@@ -347,7 +334,7 @@ def _is_double(number: Decimal, most: Decimal) -> bool:
     return LEAST_DOUBLE <= number.copy_abs() <= most
 
 
-_CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal | None]]] = {
+_CALCULATIONS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal | None]]] = {
     "+": EXACT.add,
     "-": EXACT.subtract,
     "*": EXACT.multiply,
@@ -357,11 +344,7 @@ _CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal |
     "^": lambda base, exponent: reduce(EXACT.multiply, [base] * int(exponent), Decimal(1)),
     "power": _double_power,
 }
-
-
-def spelt(text: str) -> Decimal | None:
-    """Return the number that a text spells; None: it spells none."""
-    return Decimal(text) if _SPELT.match(text) else None
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {**_CALCULATIONS, **FOLDINGS}
 
 
 def compute_distance(start: Point, end: Point) -> float:

@@ -205,7 +205,6 @@ def test_loads_the_filter_that_was_checked() -> None:
         '"camera-id" IN (1, frame_number) AND sent(camera_position) AND sent(width)',
         "distance(location, POINT(13.4 52.5)) < 1000.5 AND CASEI(data_source) = CASEI('ß')",
         "dataset_split = 'train'",
-        "A_EQUALS(tags, (frame_number, 'a')) AND A_CONTAINS(tags, \"sizes[]\") IS NOT NULL",
         "(speed ^ 0.5 = 1) = ok AND S_INTERSECTS(location, location)",
     ]:
         assert resolve(_save(text).text, _NUMBERS) == check_filter(text).predicate, text

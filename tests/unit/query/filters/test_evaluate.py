@@ -13,7 +13,6 @@ from inference_store.query.filters.typed import (
     Constant,
     Metadata,
     Missing,
-    Outside,
     Predicate,
     Value,
 )
@@ -75,8 +74,10 @@ def test_filters_of_an_inference() -> None:
 def test_a_key_has_the_values_of_the_kind_that_is_asked_for() -> None:
     facts = make_facts({"frame_number": ("int", "9000"), "speed": ("int", "many")})
     as_text = Metadata("frame_number", 1, "string", False)
-    assert evaluate(Compared("=", as_text, Constant("string", "9000")), facts) is None
-    assert evaluate(Outside(Metadata("frame_number", 1, "bool", False), ()), facts) is None
+    assert evaluate(Compared("=", (as_text, Constant("string", "9000"))), facts) is None
+    assert (
+        evaluate(Compared("outside", (Metadata("frame_number", 1, "bool", False),)), facts) is None
+    )
     assert evaluate(Missing(as_text), facts) is False
     assert evaluate(Missing(Metadata("speed", 1, "number", False)), facts) is False
 

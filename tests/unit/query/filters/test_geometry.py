@@ -1,14 +1,13 @@
-"""Points and areas, exactly; distances to the millimetre; any two geometries."""
+"""Points and areas, exactly; distances to the millimetre."""
 
 from decimal import Decimal
 
 import pytest
 
-from inference_store.inference.errors import InvalidFilter, NotKept
-from inference_store.query.filters.arithmetic import is_located, position_in
+from inference_store.inference.errors import InvalidFilter
 from inference_store.query.filters.typed import Area, Located, Ring
 from tests.unit.query.filters.evaluation import check_filter, evaluate_filter
-from tests.unit.query.filters.oracle import compute_distance
+from tests.unit.query.filters.oracle import compute_distance, is_located, position_in
 
 
 def _make_ring(*corners: tuple[float, float]) -> Ring:
@@ -88,79 +87,11 @@ def test_distances() -> None:
     assert compute_distance(east, west) == pytest.approx(0, abs=1e-6)
 
 
-_TRIANGLE = "POLYGON((0 0, 4 0, 0 4, 0 0), (1 1, 1 2, 2 1, 1 1))"
-
-
-def test_two_geometries() -> None:
-    for first, second, expected in [
-        ("POINT(1 1)", "BBOX(0, 0, 2, 2)", True),
-        ("POINT(2 2)", "BBOX(0, 0, 2, 2)", True),
-        ("POINT(2 2.0001)", "BBOX(0, 0, 2, 2)", False),
-        ("POINT(1 1)", "POINT(1.0 1)", True),
-        ("POINT(1 1)", "POINT(1 2)", False),
-        ("BBOX(0, 0, 1, 1)", "BBOX(1, 1, 2, 2)", True),
-        ("BBOX(0, 0, 1, 1)", "BBOX(1.1, 1, 2, 2)", False),
-        ("BBOX(0, 0, 9, 9)", "BBOX(1, 1, 2, 2)", True),
-        ("BBOX(0, 3, 9, 4)", "BBOX(3, 0, 4, 9)", True),
-        ("BBOX(150, -90, -150, 90)", "BBOX(-170, 0, -160, 1)", True),
-        ("BBOX(150, -90, -150, 90)", "BBOX(-140, 0, 140, 1)", False),
-        ("BBOX(1, 1, 1, 1)", "BBOX(0, 0, 2, 2)", True),
-        ("BBOX(1, 1, 1, 1)", "POINT(1 1)", True),
-        ("BBOX(1, 0, 1, 4)", "BBOX(1, 4, 1, 9)", True),
-        ("BBOX(1, 0, 1, 4)", "BBOX(1, 5, 1, 9)", False),
-        # a corner of one that only touches an edge of the other, from either side
-        ("POLYGON((0 0, 4 0, 2 2, 0 0))", "POLYGON((2 2, 4 4, 0 4, 2 2))", True),
-        ("POLYGON((0 0, 4 0, 2 2, 0 0))", "POLYGON((1 0, 3 0, 2 -2, 1 0))", True),
-        ("POLYGON((0 0, 4 0, 2 2, 0 0))", "POLYGON((1 -0.1, 3 -0.1, 2 -2, 1 -0.1))", False),
-        (_TRIANGLE, "POINT(1.2 1.2)", False),
-        (_TRIANGLE, "POINT(1 1)", True),
-        (_TRIANGLE, "BBOX(1.1, 1.1, 1.2, 1.2)", False),
-        (_TRIANGLE, "BBOX(0.1, 0.1, 0.2, 0.2)", True),
-        (_TRIANGLE, "BBOX(-1, -1, 9, 9)", True),
-        (_TRIANGLE, "BBOX(2.1, 2.1, 9, 9)", False),
-        ("MULTIPOINT(9 9, 1 1)", "BBOX(0, 0, 2, 2)", True),
-        ("MULTIPOLYGON(((8 8, 9 8, 9 9, 8 8)), ((0 0, 1 0, 1 1, 0 0)))", "POINT(1 0.5)", True),
-        ("GEOMETRYCOLLECTION(POINT(9 9), POLYGON((0 0, 1 0, 1 1, 0 0)))", "POINT(1 0.5)", True),
-    ]:
-        for a, b in ((first, second), (second, first)):
-            assert evaluate_filter(f"S_INTERSECTS({a}, {b})") is expected, (a, b)
-            assert evaluate_filter(f"S_DISJOINT({a}, {b})") is not expected, (a, b)
-
-
-def test_a_point_within_a_geometry() -> None:
-    for points, expected in [
-        ("POINT(1 1)", True),
-        ("POINT(2 1)", False),
-        ("MULTIPOINT(2 1, 1 1)", True),
-        ("MULTIPOINT(2 1, 3 1)", False),
-    ]:
-        assert evaluate_filter(f"S_WITHIN({points}, BBOX(0, 0, 2, 2))") is expected, points
-    with pytest.raises(NotKept, match="conf/spatial-functions"):
-        check_filter("S_WITHIN(BBOX(0, 0, 2, 2), BBOX(0, 0, 2, 2))")
-
-
 def test_the_location_and_itself() -> None:
     berlin = {"longitude": 13.4, "latitude": 52.5}
     for op, expected in (("S_INTERSECTS", True), ("S_WITHIN", True), ("S_DISJOINT", False)):
         assert evaluate_filter(f"{op}(location, location)", berlin) is expected
         assert evaluate_filter(f"{op}(location, location)") is None
-
-
-def test_geometries_of_too_many_corners() -> None:
-    ring = ", ".join(f"{n / 100} {n % 2}" for n in range(150))
-    area = f"POLYGON(({ring}, 0 0))"
-    points = "MULTIPOINT(" + ", ".join(f"{n / 100} 0.5" for n in range(150)) + ")"
-    for text in (f"S_INTERSECTS({area}, {area})", f"S_WITHIN({points}, {area})"):
-        with pytest.raises(InvalidFilter, match="too many corners"):
-            check_filter(text)
-
-
-def test_many_pairs_of_geometries_have_one_measure() -> None:
-    ring = ", ".join(f"{n / 100} {n % 2}" for n in range(30))
-    area = f"POLYGON(({ring}, 0 0))"
-    assert evaluate_filter(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 11)) is True
-    with pytest.raises(InvalidFilter, match="too many corners"):
-        check_filter(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 12))
 
 
 def test_a_collection_has_no_more_positions_than_a_geometry() -> None:
