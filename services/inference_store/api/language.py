@@ -12,6 +12,7 @@ from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.platform.json_encoding import escape_text
 from inference_store.query.cql2 import CONFORMANCE, to_text
 from inference_store.query.cql2.tree import Named
+from inference_store.query.filters.names import LABEL
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
 from .access import Asking, Needs, Over
@@ -87,7 +88,7 @@ def _build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> d
         for name, entry in PROPERTIES.items()
     }
     theirs = {
-        f"metadata.{key.name}" if key.name in PROPERTIES else key.name: _describe_key(key)
+        f"metadata.{key.name}" if key.name in {LABEL, *PROPERTIES} else key.name: _describe_key(key)
         for key in keys
     }
     properties = {**own, **theirs}

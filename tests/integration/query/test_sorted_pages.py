@@ -275,6 +275,7 @@ async def test_resolves_the_names_of_sorts(engine: AsyncEngine) -> None:
             ("inference.widht", UnknownKey, "width"),
             ("metadata.heigth", UnknownKey, "height"),
             ("location", Invalid, "latitude"),
+            ("label", Invalid, "metadata.label"),
             ("n:bool", ImpossibleComparison, "int"),
             ("", UnknownKey, None),
         ):

@@ -16,6 +16,7 @@ def test_the_most_alike_come_first_and_a_few_are_all_listed() -> None:
     candidates = ["frame_rate", "frame_number", "width"]
     assert nearest("frame_numer", candidates, limit=2) == ["frame_number", "frame_rate"]
     assert nearest("zzz", candidates, limit=2) == []
+    assert nearest("FRAME_NUMBER", candidates, limit=2) == ["frame_number", "frame_rate"]
     assert nearest("frame_numer", ["width", "frame_number"]) == ["frame_number", "width"]
     assert nearest("n", ["m"]) == ["m"]
     assert describe_nearest(["width"], ["width", "height"]) == "the nearest are width"

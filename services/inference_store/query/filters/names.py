@@ -222,9 +222,12 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
     if node.name.startswith(METADATA):
         return key(node, checking)
     entry = PROPERTIES.get(node.name)
-    other = f"prediction({LABEL} …)" if node.name == LABEL else OWN + node.name
-    if (entry is not None or node.name == LABEL) and key_of(node) in checking.known_keys.keys:
-        both = [other, METADATA + node.name]
+    if node.name == LABEL:
+        meant = [f"prediction({LABEL} …)", METADATA + LABEL]
+        message = f"{LABEL!r} is the label of predictions: write {' or '.join(meant)}"
+        raise meaningless(node, message, meant)
+    if entry is not None and key_of(node) in checking.known_keys.keys:
+        both = [OWN + node.name, METADATA + node.name]
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
         raise meaningless(node, message, both)
     return key(node, checking, may_be_property=True) if entry is None else entry

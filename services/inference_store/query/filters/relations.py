@@ -65,7 +65,7 @@ def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
 
 
 def _not_kept(node: Node) -> Refusal:
-    message = "arrays relate a name and values that are written out: A_CONTAINS(tags, ('a', 'b'))"
+    message = "this takes a name and values that are written out: A_CONTAINS(tags, ('a', 'b'))"
     return Refusal(message, node.at, conformance="array-functions")
 
 
@@ -156,7 +156,7 @@ def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
         raise Refusal(message, node.at, conformance=_ALL_LITERALS)
     for is_name, arg in zip(located, node.args, strict=True):
         if is_name and not operands.is_location(arg, checking):
-            message = "this relates the location and a geometry that is written out"
+            message = "this takes the location and a geometry that is written out"
             raise meaningless(node, message, ("location",))
     if all(located):
         return Not(typed.Located("intersects"))
@@ -241,12 +241,12 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
     operands.refuse_inside(node, checking)
     left, right = (_span(arg, checking) for arg in node.args)
     if left.instant and right.instant and op not in _OF_INSTANTS:
-        raise meaningless(node, "this relates intervals; instants compare by = and <")
+        raise meaningless(node, "this compares intervals; instants compare by = and <")
     if (left.instant or right.instant) and op not in {*_OF_INSTANTS, "t_contains"}:
-        message = "this relates two intervals: INTERVAL('2026-11-01', '2026-11-02')"
+        message = "this takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
         raise meaningless(node, message)
     if op == "t_contains" and (is_many(left.start.value) or is_many(right.start.value)):
-        raise meaningless(node, "this relates names that have one value")
+        raise meaningless(node, "this takes names that have one value")
     if op == "t_intersects":
         return _intersects(left, right)
     # instants are their own start and end

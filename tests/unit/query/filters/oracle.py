@@ -110,6 +110,22 @@ def _some(tests: Iterable[bool]) -> bool | None:
     return None if nothing else False
 
 
+@lru_cache(maxsize=64)
+def like_expression(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of LIKE as a regular expression."""
+    pieces = [""]
+    for token in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
+        if token == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += "." if token == "_" else re.escape(token[-1])
+    first, *others = pieces
+    # a piece between two `%` matches at its first occurrence, and is never tried again
+    between = [f"(?>.*?{piece})" for piece in others[:-1]]
+    rest = [".*", others[-1]] if others else []
+    return re.compile("".join([first, *between, *rest]), re.DOTALL)
+
+
 def _compared(predicate: typed.Compared, facts: Facts, row: Row) -> bool | None:
     op, values = predicate.op, predicate.values
     if op in ("in", "outside"):
@@ -361,19 +377,3 @@ def doubts_of(flags: Iterable[str]) -> Doubts:
     """Return the parts that the index may lack of an inference with these flags."""
     present = set(flags)
     return frozenset(doubt for doubt, names in FLAGS.items() if not present.isdisjoint(names))
-
-
-@lru_cache(maxsize=64)
-def like_expression(pattern: str) -> re.Pattern[str]:
-    """Return a pattern of LIKE as a regular expression."""
-    pieces = [""]
-    for token in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
-        if token == "%":
-            pieces.append("")
-        else:
-            pieces[-1] += "." if token == "_" else re.escape(token[-1])
-    first, *others = pieces
-    # a piece between two `%` matches at its first occurrence, and is never tried again
-    between = [f"(?>.*?{piece})" for piece in others[:-1]]
-    rest = [".*", others[-1]] if others else []
-    return re.compile("".join([first, *between, *rest]), re.DOTALL)
