@@ -29,7 +29,7 @@ from inference_store.inference.errors import (
     ObjectStoreUnavailable,
     StoreError,
 )
-from inference_store.inference.field_docs import DocumentedModel
+from inference_store.inference.field_docs import DocumentedModel, WrongField
 from inference_store.inference.nearest import UnknownName
 from inference_store.platform import json_encoding
 from inference_store.platform.metrics import REFUSED
@@ -55,7 +55,7 @@ class Shown(DocumentedModel):
 
 def _check_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("it is a text")
+        raise ValueError("it must be a string")
     return value
 
 
@@ -178,7 +178,7 @@ class Problem(BaseModel):
     title: str = Field(examples=["No inference of this model has this metadata key"])
     status: int = Field(examples=[422])
     detail: str = Field(
-        examples=["filter: there is no metadata key 'frame_numer'; the nearest are frame_number."]
+        examples=["filter: there is no metadata key 'frame_numer'; the nearest is frame_number."]
     )
     errors: list[ProblemError]
 
@@ -288,6 +288,8 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     if where == "body" and not rest and isinstance(error.get("input"), bytes):
         message = "send JSON with the header Content-Type: application/json"
     cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, WrongField | UnknownName) and cause.field is not None:
+        path = f"{path}.{cause.field}" if path else cause.field
     return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
 
 
@@ -391,15 +393,55 @@ def find_refusal(exc: Exception) -> StoreError:
 
 
 _BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}
+_A_NUMBER: Final = "it must be a number"
+_A_WHOLE_NUMBER: Final = "it must be a whole number"
+_AN_OBJECT: Final = "it must be an object"
+_A_LIST: Final = "it must be a list"
+_TRUE_OR_FALSE: Final = "it must be true or false"
+_A_UUID: Final = "it must be a UUID, such as 019ac3f2-7c00-8123-9abc-0123456789ab"
+# What pydantic refuses, by its names of errors: its own sentences are for programmers.
+_WORDS: Final = {
+    "missing": "it is required",
+    "string_type": "it must be a string",
+    "bool_type": _TRUE_OR_FALSE,
+    "bool_parsing": _TRUE_OR_FALSE,
+    "int_type": _A_WHOLE_NUMBER,
+    "int_from_float": _A_WHOLE_NUMBER,
+    "int_parsing": _A_WHOLE_NUMBER,
+    "int_parsing_size": _A_WHOLE_NUMBER,
+    "float_type": _A_NUMBER,
+    "float_parsing": _A_NUMBER,
+    "finite_number": "it must be a finite number",
+    "list_type": _A_LIST,
+    "tuple_type": _A_LIST,
+    "dict_type": _AN_OBJECT,
+    "model_type": _AN_OBJECT,
+    "model_attributes_type": _AN_OBJECT,
+    "uuid_type": _A_UUID,
+    "uuid_parsing": _A_UUID,
+    "literal_error": "it must be {expected}",
+    "enum": "it must be {expected}",
+    "greater_than": "it must be over {gt:,}",
+    "greater_than_equal": "it must be at least {ge:,}",
+    "less_than": "it must be below {lt:,}",
+    "less_than_equal": "it must be at most {le:,}",
+    "too_long": "it must have at most {max_length:,} items",
+    "too_short": "it must have at least {min_length:,} items",
+    "string_too_long": "it must have at most {max_length:,} characters",
+    "string_too_short": "it must have at least {min_length:,} characters",
+}
 
 
 def _describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
-    if error["type"] in ("int_type", "int_from_float"):
-        bounds = [] if field is None else list(_iterate_bounds([field]))
-        return f"it must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}"
-    if error["type"] == "too_short" and error.get("input") == "":
+    kind, context = error["type"], error.get("ctx", {})
+    if kind.endswith("too_short") and context["min_length"] == 1:
         return "it must not be empty"
-    return str(error["msg"]).removeprefix("Value error, ")
+    words = _WORDS.get(kind)
+    if words is None:
+        return str(error["msg"]).removeprefix("Value error, ")
+    is_whole = words == _A_WHOLE_NUMBER and field is not None
+    bounds = " and ".join(_iterate_bounds([field])) if is_whole else ""
+    return words.format(**context) + (f", {bounds}" if bounds else "")
 
 
 def _iterate_bounds(parts: Iterable[Any]) -> Iterator[str]:

@@ -30,14 +30,14 @@ class CertificateParameters(PageParameters):
     erasure: UUID | None = None
     """Of this erasure."""
     model_id: ShortText | None = None
-    """Of erasures of this model alone."""
+    """Of erasures of this model only."""
 
 
 class ListedCertificate(Shown):
     """A certificate in a list; the signed document is `GET /v1/certificates/{number}`."""
 
     number: int
-    """Its place in the chain. Keys have places there as well."""
+    """Its place in the chain, in which keys have places too."""
     erasure: UUID
     issued_at: datetime
     model_ids: list[str]
@@ -62,7 +62,7 @@ class SignedDocument(Shown):
 
 
 class ShownCertificateKey(Shown):
-    """A key that signs certificates, or has."""
+    """A key that signs certificates, or has signed them."""
 
     id: str
     """The beginning of the SHA-256 of the public key, in hexadecimal."""
@@ -70,7 +70,7 @@ class ShownCertificateKey(Shown):
     """Its 32 bytes, in base64."""
     pem: str
     number: int
-    """From which place of the chain on it signs."""
+    """The place in the chain from which it signs."""
     signed_by: str
     """The previous key; itself, if it is the first or restarts the chain after a loss."""
 
@@ -93,8 +93,8 @@ _LEAVES: dict[int | str, dict[str, Any]] = {
 async def list_certificates(
     page: InQuery[CertificateParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ListedCertificate]:
-    """Certificates of erasures, the newest first; of an erasure over several models only where
-    everything may be read."""
+    """Certificates of erasures, the newest first. Those of several models are listed only for
+    callers who may read everything."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
     rows = await certificates.list_certificates(
         connection,

@@ -370,7 +370,7 @@ def _refuse(paths: dict[str, str], names: Sequence[str]) -> UnknownKey:
         message = f"there is no metadata key {shortened(key)}; {describe_alike(near)}"
         faults.append(Fault(path, message, near))
     more = len(paths) - len(faults)
-    others = f" And {more:,} more are not there." if more else ""
+    others = f" {more:,} more keys are unknown." if more else ""
     return UnknownKey(f"{faults[0].path}: {faults[0].message}.{others}", faults=faults)
 
 

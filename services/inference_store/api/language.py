@@ -28,7 +28,7 @@ class ShownConformanceClass(Shown):
     title: str
     meaning: str
     kept: bool
-    """Wholly; single operations of a class may be kept if it is not."""
+    """Whether all of it is supported. If not, single operations of the class may still be."""
     uri: str
 
 
@@ -36,7 +36,7 @@ class ShownConformance(Shown):
     """The conformance classes of CQL2."""
 
     conformsTo: list[str]
-    """The URIs of those that are kept."""
+    """The URIs of those that are supported."""
     classes: list[ShownConformanceClass]
 
 
@@ -62,7 +62,7 @@ class SchemaAnswer(Answer[Any]):
 
 @router.add("GET /conformance", Needs(Right.READ, Over.SOME), "List conformance classes")
 async def get_conformance() -> Answer[ShownConformance]:
-    """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
+    """The conformance classes of OGC CQL2 (21-065r2), and whether they are supported."""
     classes = [ShownConformanceClass.show(conformance) for conformance in CONFORMANCE.values()]
     uris = [conformance.uri for conformance in CONFORMANCE.values() if conformance.kept]
     return Answer(ShownConformance(conformsTo=uris, classes=classes))
@@ -148,7 +148,7 @@ def _describe_key(key: KeySeen) -> dict[str, Any]:
 
 def _write_description(key: KeySeen) -> str:
     if not key.families:
-        return "Metadata; only whether it was sent can be asked."
+        return "Metadata; a filter can only test whether it was sent."
     kinds = " or ".join(sorted(key.families))
     several = ", several of one inference" if key.many else ""
     return f"Metadata, compared as {kinds}{several}."

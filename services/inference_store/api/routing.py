@@ -142,7 +142,7 @@ def require_type(request: Request, offered: Sequence[str]) -> str:
     accept = ", ".join(request.headers.getlist("Accept"))
     chosen = choose_type(accept, offered)
     if chosen is None:
-        message = f"the route answers with no type that it names: send one of {', '.join(offered)}"
+        message = f"it names no type that the route answers with: send one of {', '.join(offered)}"
         raise NotAcceptable.of("header.accept", message, offered)
     return chosen
 
@@ -174,8 +174,8 @@ _REF = "#/components/schemas/{model}"
 _PREFIX = re.compile(r"\b(?:Shown|Listed)(?=[A-Z])")
 _OVER = {
     Over.MODEL: "the model",
-    Over.PROJECT: "the whole project, also the models to come",
-    Over.SOME: "some model; the answer is narrowed to what it was given over",
+    Over.PROJECT: "the whole project, including future models",
+    Over.SOME: "at least one model; the answer is narrowed to the models with that right",
     Over.EVERYTHING: "everything",
 }
 
@@ -233,7 +233,7 @@ def _list_schemes(settings: AccessSettings) -> dict[str, Any]:
 def _describe_operation(operation: dict[str, Any]) -> str:
     needed = read_needs(operation)
     if needed.over is Over.CALLER:
-        return f"{operation.get('description', '')}\n\nNeeds no right: any caller may ask."
+        return f"{operation.get('description', '')}\n\nNeeds no right."
     right = needed.right.value
     rights = "`read`" if right == "read" else f"`read` and `{right}`"
     content = operation["responses"].get("200", {}).get("content", {})

@@ -85,20 +85,22 @@ def add_certificates_arguments(parser: argparse.ArgumentParser) -> None:
     prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
     prove.add_argument("uid", type=UUID, help="the inference's uid")
     match = commands.add_parser(
-        "match", help="say whether a certificate is of a subject, a filter or an inference"
+        "match", help="say whether a certificate covers a subject, a filter or an inference"
     )
     match.add_argument("number", type=int, help="the certificate's number")
     subject = match.add_mutually_exclusive_group(required=True)
-    subject.add_argument("--subject", nargs=2, metavar=("KEY", "VALUE"), help="of whom it is")
-    subject.add_argument("--filter", metavar="TEXT", help="a filter, written as it was asked for")
+    subject.add_argument("--subject", nargs=2, metavar=("KEY", "VALUE"), help="a subject")
+    subject.add_argument(
+        "--filter", metavar="TEXT", help="a filter, as it was written in the request"
+    )
     subject.add_argument("--uid", type=UUID, help="an inference's uid")
-    match.add_argument("--type", help="the subject's type, as it was asked for; else any")
+    match.add_argument("--type", help="the subject's type, if the request had one (default: any)")
     restart = commands.add_parser(
         "restart-chain",
-        help="go on with a new key, because that of the newest certificates is lost",
+        help="continue with a new key, because the last one is lost",
     )
     restart.add_argument(
-        "--reason", required=True, help="why; the certificate and the audit say it"
+        "--reason", required=True, help="why; the certificate and the audit record it"
     )
     keys = commands.add_parser("keys", help="the keys that sign").add_subparsers(
         dest="which", required=True
@@ -182,7 +184,8 @@ async def _match(
             is_of = is_of_subject(certificate, keys, *arguments.subject, type=arguments.type)
     except KeyNotGiven as why:
         sys.exit(str(why))
-    print(f"Certificate {arguments.number} is {'' if is_of else 'not '}of it.", file=sys.stderr)
+    verb = "covers" if is_of else "does not cover"
+    print(f"Certificate {arguments.number} {verb} it.", file=sys.stderr)
     return 0 if is_of else 1
 
 
@@ -247,7 +250,7 @@ async def _find_failures(
             sys.exit(f"`--objects` {_NEEDS_KEY}.")
         recheck, exports = Recheck(ledger, keys), ExportRecheck(ledger.engine, ledger.blobs)
         for unknown in sorted(await recheck.find_unknown_keys()):
-            yield f"lists are hashed by key {unknown}, which is not given: not looked for again"
+            yield f"lists hashed with key {unknown} are not checked: it is not given"
         objects = exports.pass_objects(inventory(settings))
         async for failure in recheck.find_failures(objects, exports.list_members()):
             yield str(failure)
@@ -273,17 +276,26 @@ def add_ledger_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
     show = commands.add_parser("show", help="compare bucket and Postgres, and print entries")
-    show.add_argument("--after", type=parse_number, default=0, help="print those after this number")
-    show.add_argument("--limit", type=parse_limit, default=100, help="print at most so many")
-    replay = commands.add_parser("replay", help="give a restored Postgres what came since")
+    show.add_argument(
+        "--after",
+        type=parse_number,
+        default=0,
+        help="print those after this number",
+    )
+    show.add_argument(
+        "--limit", type=parse_limit, default=100, help="print at most this many (default: 100)"
+    )
+    replay = commands.add_parser(
+        "replay", help="apply to a restored Postgres what was decided since the backup"
+    )
     replay.add_argument(
         "--skip-forgotten",
         action="store_true",
-        help="pass over entries that have forgotten what they said; they are named",
+        help="skip entries whose content was forgotten, and name them",
     )
     commands.add_parser(
         "restart-chain",
-        help="go on in a bucket, or under a prefix, that is empty",
+        help="continue in an empty bucket, or under an empty prefix",
     )
 
 
@@ -318,7 +330,7 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
 
 async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:
     def say(entry: Entry) -> None:
-        passed = "" if entry.content is not None else ", forgotten: passed over"
+        passed = "" if entry.content is not None else ", forgotten: skipped"
         _say(f"{entry.number}  {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.kind}{passed}")
 
     count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
@@ -346,7 +358,7 @@ def _say(sentence: str) -> None:
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the action to run, and its arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
-    verify = commands.add_parser("verify", help="walk the chain, and say what was changed")
+    verify = commands.add_parser("verify", help="check the chain, and say what was changed")
     verify.add_argument(
         "--ledger", action="store_true", help="compare with the checkpoints in the bucket too"
     )
@@ -381,8 +393,8 @@ async def _verify_audit(settings: DatabaseSettings) -> tuple[Verdict, list[str]]
 def _summarize(verdict: Verdict, more_failures: int) -> str:
     failure_count, end = len(verdict.failures) + more_failures, verdict.end
     return (
-        f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {end.number}), of"
-        f" {verdict.redacted} an erasure took the values;"
+        f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {end.number}),"
+        f" {verdict.redacted} redacted by erasures;"
         f" {counted(verdict.checkpoints, 'checkpoint')}"
         f" ({verdict.signed} signed);"
         f" {counted(verdict.unlinked, 'entry is', 'entries are')} not in the chain yet;"

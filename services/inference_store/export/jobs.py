@@ -74,7 +74,7 @@ class ExportJob(Stored):
     """From then on its parts are deleted."""
     listed_to: Hidden[UUID | None]
     members: int
-    """Inferences that were listed."""
+    """Inferences that matched."""
     lists: Hidden[int]
     """Lists of members, each of which becomes a part."""
     written: Hidden[int]
@@ -88,14 +88,14 @@ class ExportJob(Stored):
     missing: int
     """Blobs that the parts should have and do not: erased, not in the bucket, or too large."""
     parts_deleted: int
-    """Parts that erasures deleted, because they named something erased."""
+    """Parts that erasures deleted because they contained something erased."""
     inferences_deleted: int
     """Inferences in those parts, erased or not."""
     error: str | None
     """Why it failed, or waits."""
     retry_at: datetime | None
     erased_by: UUID | None
-    """The erasure that took the values of its filter."""
+    """The erasure that removed the values of its filter."""
 
     @property
     def blob_choice(self) -> BlobChoice:
