@@ -83,14 +83,16 @@ async def get_accounting(connection: Reading) -> Answer[Accounting]:
             closes=all(account.closes for account in accounts)
             and all(producer.closes for producer in producers),
             partitions=accounts,
-            producers=[_show_producer(producer) for producer in producers],
+            producers=[
+                ProducerAccount.show(
+                    producer,
+                    reports=[
+                        ProducerReport.show(stored.report, heard_at=stored.heard_at)
+                        for stored in producer.reports
+                    ],
+                )
+                for producer in producers
+            ],
             former_producers=former,
         )
     )
-
-
-def _show_producer(account: accounting.ProducerAccount) -> ProducerAccount:
-    reports = [
-        ProducerReport.show(stored.report, heard_at=stored.heard_at) for stored in account.reports
-    ]
-    return ProducerAccount.show(account, reports=reports)

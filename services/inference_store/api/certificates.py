@@ -133,9 +133,7 @@ async def get_certificate_leaves(
 ) -> StreamingResponse:
     """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
     `r` response, `o` object) and a keyed hash of 32 bytes."""
-    stored = await _find(connection, access, certificate)
-    if stored.kind != CERTIFICATE:
-        raise _make_not_found(certificate)
+    stored = await _find(connection, access, certificate, kind=CERTIFICATE)
     leaves = read_document(stored.signed).document["leaves"]
     pieces = erased_lists.read_list(access.ledger.blobs, leaves["root"], size=leaves["count"])
     try:
@@ -153,15 +151,13 @@ async def _go_on(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-async def _find(connection: Reading, access: Access, number: int) -> StoredDocument:
+async def _find(
+    connection: Reading, access: Access, number: int, *, kind: str | None = None
+) -> StoredDocument:
     document = await certificates.find_document(connection, number, within=access.scope)
-    if document is None:
-        raise _make_not_found(number)
+    if document is None or kind not in (None, document.kind):
+        raise NotFound(f"There is no certificate {number}.")
     return document
-
-
-def _make_not_found(number: int) -> NotFound:
-    return NotFound(f"There is no certificate {number}.")
 
 
 def _show_row(row: StoredDocument) -> ListedCertificate:

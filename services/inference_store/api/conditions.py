@@ -220,7 +220,11 @@ class Conditions(Body):
         return QueryRequest(
             filter=filter.tree,
             filter_text=filter.text,
-            metadata=[_to_condition(n, item) for n, item in enumerate(self.metadata_filter)],
+            metadata=[
+                MetadataEntry(f"metadata_filter[{n}]", item.key, item.type, operator, item.value)
+                for n, item in enumerate(self.metadata_filter)
+                if (operator := find_operator(item.operator)) is not None
+            ],
             since=window.since,
             until=window.until,
             inference_ids=self.inference_ids,
@@ -232,14 +236,6 @@ class Conditions(Body):
             newest_first=newest_first,
             unknown_keys=self.unknown_keys,
         )
-
-
-def _to_condition(number: int, condition: MetadataCondition) -> MetadataEntry:
-    operator = find_operator(condition.operator)
-    assert operator is not None
-    return MetadataEntry(
-        f"metadata_filter[{number}]", condition.key, condition.type, operator, condition.value
-    )
 
 
 class Sample(Body):

@@ -271,7 +271,7 @@ async def _show_whole(
         letter,
         **_read_record(letter),
         payload=_decode_text(record.payload) if may_read_inputs else None,
-        payload_base64=(_encode_base64(record.payload) or "") if may_read_inputs else None,
+        payload_base64=_encode_base64(record.payload) if may_read_inputs else None,
         key_base64=_encode_base64(record.key) if may_read_inputs else None,
         headers=record.headers if may_read_inputs else [],
     )
@@ -283,9 +283,9 @@ async def _find_model(connection: AsyncConnection, event: UnsettledEvent) -> Reg
     return by_id.get(model_id or "")
 
 
-def _decode_text(payload: bytes | None) -> str | None:
+def _decode_text(payload: bytes) -> str | None:
     try:
-        return None if payload is None else payload.decode("utf-8")
+        return payload.decode()
     except UnicodeDecodeError:
         return None
 

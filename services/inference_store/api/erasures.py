@@ -23,7 +23,6 @@ from inference_store.erasure.progress import (
     list_blocked,
     list_models,
 )
-from inference_store.erasure.quarantine import Reach
 from inference_store.erasure.requests import Subject as SubjectCriteria
 from inference_store.erasure.requests import (
     describe_filter,
@@ -436,9 +435,12 @@ async def _read_subject(
     assert body.subject is not None
     subject = body.subject.subject
     criteria = await describe_subject(connection, list(models), subject)
-    reach = _find_reach(access, body)
-    if reach is not None:
-        criteria[quarantine.MEMBER] = reach
+    # events of no registered model may be of any: only who may erase everything reaches them
+    if access.scope.is_everything:
+        is_of_all = isinstance(body, ErasureRequestAcross) and not (
+            body.project_id is not None or body.model_ids is not None
+        )
+        criteria[quarantine.MEMBER] = "all" if is_of_all else "named"
     refusal = await find_unknown_key(connection, list(models), subject)
     if refusal is not None:
         deadline = Deadline.after(access.settings.query_timeout_seconds)
@@ -447,15 +449,6 @@ async def _read_subject(
         ):
             raise refusal
     return criteria
-
-
-def _find_reach(access: Access, body: ErasureRequest) -> Reach | None:
-    """Events of no registered model may be of any: only who may erase everything reaches them."""
-    if not access.scope.is_everything:
-        return None
-    if not isinstance(body, ErasureRequestAcross):
-        return "named"
-    return "all" if body.project_id is None and body.model_ids is None else "named"
 
 
 async def _build_estimate(
@@ -564,7 +557,13 @@ async def show_erasure(
 
 
 def _show_progress(erasure: Erasure) -> Progress:
-    done, rate = _count_done(erasure), _compute_rate(erasure)
+    done = erasure.objects if erasure.scope == "object" else erasure.inferences
+    since, counted = erasure.begun_at, erasure.marked
+    if erasure.deleting_since is not None:
+        since, counted = erasure.deleting_since, done
+    until = erasure.finished_at or datetime.now(UTC)
+    seconds = 0 if since is None else (until - since).total_seconds()
+    rate = round(counted / seconds, 3) if seconds > 0 else None
     rest = max(0, erasure.marked - done - erasure.held)
     is_known = erasure.deleting_since is not None and rate
     return Progress(
@@ -575,18 +574,3 @@ def _show_progress(erasure: Erasure) -> Progress:
         per_second=rate,
         seconds_left=round(rest / rate, 1) if is_known and rate else None,
     )
-
-
-def _count_done(erasure: Erasure) -> int:
-    return erasure.objects if erasure.scope == "object" else erasure.inferences
-
-
-def _compute_rate(erasure: Erasure) -> float | None:
-    if erasure.deleting_since is not None:
-        since, done = erasure.deleting_since, _count_done(erasure)
-    elif erasure.begun_at is not None:
-        since, done = erasure.begun_at, erasure.marked
-    else:
-        return None
-    seconds = ((erasure.finished_at or datetime.now(UTC)) - since).total_seconds()
-    return round(done / seconds, 3) if seconds > 0 else None

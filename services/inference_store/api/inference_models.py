@@ -11,7 +11,13 @@ import orjson
 from pydantic import ConfigDict, Field, create_model
 
 from inference_store.api.answer import Problem
-from inference_store.export.columns import DISTANCE, FIXED_COLUMNS, Kind, predictions_column
+from inference_store.export.columns import (
+    DISTANCE,
+    FIXED_COLUMNS,
+    Kind,
+    is_within,
+    predictions_column,
+)
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.inference.nearest import describe_alike, nearest
@@ -354,11 +360,6 @@ def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
     if field == _URLS:
         return {name: value[name] for name in value if name in parts}
     return [{name: element[name] for name in element if name in parts} for element in value]
-
-
-def is_within(name: str, key: str) -> bool:
-    """Return whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
-    return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:

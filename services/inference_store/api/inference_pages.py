@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.export import columns
-from inference_store.export.columns import DISTANCE, Row
+from inference_store.export.columns import DISTANCE, Row, is_within
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
@@ -63,7 +63,7 @@ from .access import Access
 from .answer import encode_json
 from .conditions import Conditions, InferenceQuery, RequestedFilter
 from .http import escape_segment
-from .inference_models import FieldSelection, MetadataAs, convert_metadata, is_within
+from .inference_models import FieldSelection, MetadataAs, convert_metadata
 
 _FEW_INFERENCES = 4
 """The links of so few inferences are signed in less time than a thread takes to start."""
@@ -96,7 +96,14 @@ async def build_links(
     """Return where each inference's blobs are read: presigned links, or the api's own routes."""
     settings, blobs = access.settings, access.blobs
     if settings.presigned_urls == "off":
-        return [_build_routes(model_id, inference) for inference in inferences]
+        path = f"/v1/models/{escape_segment(model_id)}/inferences/uid:"
+        return [
+            {
+                blob: f"{path}{inference.uid}/{blob}" if get_storage_key(inference, blob) else None
+                for blob in BLOBS
+            }
+            for inference in inferences
+        ]
     seconds = settings.presigned_url_seconds
     if len(inferences) <= _FEW_INFERENCES and settings.s3_access_key.get_secret_value():
         return [_presign(blobs, inference, seconds) for inference in inferences]
@@ -104,12 +111,6 @@ async def build_links(
     return await asyncio.to_thread(
         lambda: [_presign(blobs, inference, seconds) for inference in inferences]
     )
-
-
-def _build_routes(model_id: str, inference: Inference) -> dict[str, str | None]:
-    path = f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
-    is_stored = {blob: get_storage_key(inference, blob) is not None for blob in BLOBS}
-    return {blob: f"{path}/{blob}" if is_stored[blob] else None for blob in BLOBS}
 
 
 def _presign(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
@@ -309,7 +310,10 @@ async def _read_rows(
         uids = [hit.uid for hit in page.hits if hit.model == model.model]
         if not uids:
             continue
-        inferences = await _read_inferences(connection, model.model, uids, page, selection.include)
+        unread = [uid for uid in uids if uid not in page.read]
+        more = await read(connection, model.model, unread, include=selection.include)
+        found = {**page.read, **{inference.uid: inference for inference in more}}
+        inferences = [found[uid].mark(page.matched) for uid in uids if uid in found]
         urls: Sequence[dict[str, str | None] | None] = [None] * len(inferences)
         if "urls" in selection.include:
             urls = await build_links(access, model.model_id, inferences)
@@ -317,19 +321,6 @@ async def _read_rows(
         for inference, links in zip(inferences, urls, strict=True):
             rows[model.model, inference.uid] = Row(model.model_id, inference, urls=links)
     return [(hit, rows[key]) for hit in page.hits if (key := (hit.model, hit.uid)) in rows]
-
-
-async def _read_inferences(
-    connection: AsyncConnection,
-    model: int,
-    uids: Sequence[UUID],
-    page: Page,
-    include: Collection[str],
-) -> list[Inference]:
-    unread = [uid for uid in uids if uid not in page.read]
-    more = await read(connection, model, unread, include=include)
-    inferences = {**page.read, **{inference.uid: inference for inference in more}}
-    return [inferences[uid].mark(page.matched) for uid in uids if uid in inferences]
 
 
 async def _check_chosen_keys(

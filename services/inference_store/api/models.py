@@ -303,7 +303,12 @@ async def _move(
     async def build_body(connection: AsyncConnection) -> Entry:
         return await _build_move(connection, access, model_id, body, expected)
 
-    await access.ledger.write("model_moved", build_body, actor=access.who, note=_build_move_note)
+    def build_note(entry: Entry) -> Note:
+        named = ("project_id", "from_project_id", "moves_at", "reason")
+        detail = {n: entry[n] for n in named if n == "project_id" or entry[n] is not None}
+        return Note(Action.MODEL_MOVED, model_id, detail)
+
+    await access.ledger.write("model_moved", build_body, actor=access.who, note=build_note)
     async with access.engine.begin() as connection:
         registration = await registrations.get(connection, model_id, lock=True)
         owners = policies.list_owners(model_id, registration.project_id)
@@ -339,12 +344,4 @@ async def _build_move(
     grace_seconds = access.settings.policy_grace_seconds
     return await policies.describe_move(
         connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason
-    )
-
-
-def _build_move_note(body: Entry) -> Note:
-    more = {name: body[name] for name in ("from_project_id", "moves_at", "reason")}
-    given_values = {name: value for name, value in more.items() if value is not None}
-    return Note(
-        Action.MODEL_MOVED, body["model_id"], {"project_id": body["project_id"], **given_values}
     )

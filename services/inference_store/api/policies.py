@@ -225,10 +225,9 @@ def show_state(
 ) -> ShownPolicy:
     """Make the answer about a policy of which this version is shown."""
     pending = None if state.pending is None else show_version(state.pending, state)
+    whose = {name: getattr(owner, name) for name in ("level", "model_id", "project_id")}
     description = _describe_version(version, state)
-    return ShownPolicy.show(
-        version, level=owner.level, pending=pending, **description, **describe_owner(owner), **more
-    )
+    return ShownPolicy.show(version, pending=pending, **description, **whose, **more)
 
 
 def show_version(version: PolicyVersion, state: PolicyState) -> ShownPolicyVersion:
@@ -249,14 +248,6 @@ def _describe_version(version: PolicyVersion, state: PolicyState) -> dict[str, A
         ],
         **{name: getattr(bounds, name) for name in policies.Bounds.model_fields},
         "updated_at": version.set_at,
-    }
-
-
-def describe_owner(owner: PolicyOwner) -> dict[str, str | None]:
-    """Return the ids of the model or project whose policy it is."""
-    return {
-        "model_id": owner.subject if owner.level == "model" else None,
-        "project_id": owner.subject if owner.level == "project" else None,
     }
 
 
@@ -477,9 +468,8 @@ def _note_version(version: PolicyVersion) -> Note:
 
 
 def _build_note(action: Action, owner: PolicyOwner, **detail: Any) -> Note:
-    whose = {"project_id": owner.subject} if owner.level == "project" else {}
-    model_id = owner.subject if owner.level == "model" else None
-    return Note(action, model_id, {"level": owner.level, **whose, **detail})
+    whose = {} if owner.project_id is None else {"project_id": owner.project_id}
+    return Note(action, owner.model_id, {"level": owner.level, **whose, **detail})
 
 
 def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
@@ -557,13 +547,9 @@ async def _require_preview(
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
     if policy is not None and policy.undercuts_minimum_age:
         return True
-    minimum_ages = [
-        policy_before.minimum_age for policy_before in before if policy_before is not None
-    ]
+    ages = [old.minimum_age for old in before if old is not None and old.minimum_age is not None]
     now = None if policy is None else policy.minimum_age
-    return any(
-        age is not None and (now is None or not is_never_longer(age, now)) for age in minimum_ages
-    )
+    return any(now is None or not is_never_longer(age, now) for age in ages)
 
 
 def _show_would_delete(result: Preview) -> WouldDelete:
@@ -586,5 +572,4 @@ def show_rule(rule: EffectiveRule | None) -> DecidedBy | None:
     """Make the answer about which rule it is."""
     if rule is None:
         return None
-    whose = describe_owner(rule.of)
-    return DecidedBy(level=rule.of.level, rule=rule.number, name=rule.rule.name, **whose)
+    return DecidedBy.show(rule.of, rule=rule.number, name=rule.rule.name)

@@ -141,14 +141,11 @@ async def run_policy(
     """Ask the retention service to apply the policies in force now: to the model, to each model of
     the project, or to all models."""
     registration = await check_allowed(connection, access, of)
-    project_id = of.subject if of.level == "project" else None
     model = None if registration is None else registration.model
-    run = await runs.request_run(connection, model, project_id=project_id)
-    whose: dict[str, Any] = {} if project_id is None else {"project_id": project_id}
-    await access.note(
-        connection, Action.RETENTION_REQUESTED, registration, run=str(run.id), **whose
-    )
+    run = await runs.request_run(connection, model, project_id=of.project_id)
+    noted: dict[str, Any] = {"run": str(run.id)}
+    noted |= {} if of.project_id is None else {"project_id": of.project_id}
+    await access.note(connection, Action.RETENTION_REQUESTED, registration, **noted)
     warnings = warn_of_empty_project(of, await list_models(connection, of))
-    model_id = None if registration is None else registration.model_id
-    body = RequestedRetentionRun.show(run, model_id=model_id, warnings=warnings)
+    body = RequestedRetentionRun.show(run, model_id=of.model_id, warnings=warnings)
     return Answer(body, status_code=202, location=f"/v1/retention/runs/{run.id}")

@@ -108,7 +108,10 @@ class GuardedRoute(APIRoute):
         handler = super().get_route_handler()
         needed = read_needs(self.openapi_extra)
         known_parameters = sorted(_list_query_names(self.dependant))
-        offered = _list_offered_types(self)
+        media_types = tuple(self.responses.get(200, {}).get("content", ()))
+        kind = self.response_class
+        has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
+        offered = (JSON, *media_types) if has_json else media_types
 
         async def handle(request: Request) -> Response:
             state = request.app.state
@@ -123,13 +126,6 @@ class GuardedRoute(APIRoute):
             return await handler(exact)
 
         return handle
-
-
-def _list_offered_types(route: APIRoute) -> tuple[str, ...]:
-    media_types = tuple(route.responses.get(200, {}).get("content", ()))
-    kind = route.response_class
-    has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
-    return (JSON, *media_types) if has_json else media_types
 
 
 def require_type(request: Request, offered: Sequence[str]) -> str:

@@ -161,8 +161,9 @@ async def end_session(connection: Writing, access: Asking) -> Response:
 async def get_me(access: Asking) -> Answer[ShownCaller]:
     """Who the caller is, what they may do with which models, their limits, and the features that
     this api has enabled."""
-    caller = access.caller
+    caller, to = access.caller, access.settings
     kind, _, rest = caller.name.partition(":")
+    is_on = to.auth == "on"
     return Answer(
         ShownCaller.show(
             caller,
@@ -172,8 +173,20 @@ async def get_me(access: Asking) -> Answer[ShownCaller]:
             rights=[right for right in Right if not caller.scope(right).is_nothing],
             rights_over_everything=[right for right in Right if caller.scope(right).is_everything],
             grants=[_show_grant(grant) for grant in caller.grants],
-            limits=_show_limits(access.settings),
-            switched_on=_show_switches(access.settings),
+            limits=OwnLimits.show(
+                to,
+                requests_per_minute=(to.api_rate_limit_per_minute or None) if is_on else None,
+                body_bytes=to.api_max_body_bytes,
+                queries_at_once=to.most_queries_of_one,
+                streams_at_once=to.most_streams_of_one,
+            ),
+            switched_on=Features(
+                access_control=is_on,
+                oidc=is_on and to.oidc_issuer is not None,
+                presigned_urls=to.presigned_urls == "on",
+                thumbnails=to.thumbnail_processes > 0,
+                read_replica=to.postgres_read_dsn is not None,
+            ),
             version=version("inference-store"),
         )
     )
@@ -185,27 +198,6 @@ def _show_grant(grant: Grant) -> OwnGrant:
         grant,
         rights=[right for right in Right if right in grant.held],
         role=next((role for role in roles if ROLES[role] == grant.held), None),
-    )
-
-
-def _show_limits(to: ApiSettings) -> OwnLimits:
-    unlimited = to.auth == "off" or not to.api_rate_limit_per_minute
-    return OwnLimits.show(
-        to,
-        requests_per_minute=None if unlimited else to.api_rate_limit_per_minute,
-        body_bytes=to.api_max_body_bytes,
-        queries_at_once=to.most_queries_of_one,
-        streams_at_once=to.most_streams_of_one,
-    )
-
-
-def _show_switches(to: ApiSettings) -> Features:
-    return Features(
-        access_control=to.auth == "on",
-        oidc=to.auth == "on" and to.oidc_issuer is not None,
-        presigned_urls=to.presigned_urls == "on",
-        thumbnails=to.thumbnail_processes > 0,
-        read_replica=to.postgres_read_dsn is not None,
     )
 
 

@@ -315,17 +315,11 @@ class ColumnStream:
         raise UnfinishedError(after)
 
     def _read(self, page: AnsweredPage) -> list[Values]:
-        values = self._columns.read(page.rows)
-        if self._cursors:
-            values.append(self._read_cursors(page))
+        values, count = self._columns.read(page.rows), len(page.rows)
+        if self._cursors:  # of each row, or of the last one: each costs time and bytes
+            first = 0 if self._shows_cursors else count - 1
+            values.append([None] * first + [page.make_cursor(n) for n in range(first, count)])
         return values
-
-    def _read_cursors(self, page: AnsweredPage) -> Values:
-        """Return the cursor of each row, or of the last one: each costs time and bytes."""
-        last = len(page.rows) - 1
-        if self._shows_cursors:
-            return [page.make_cursor(number) for number in range(len(page.rows))]
-        return [*[None] * last, page.make_cursor(last)]
 
 
 async def _make_column_stream(

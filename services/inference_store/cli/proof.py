@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -55,7 +56,11 @@ from .command import (
 _NEEDS_KEY = "needs INFERENCE_STORE_CERTIFICATE_KEY: the lists are hashed with it"
 
 
-class _CertificatesSettings(DatabaseSettings, BlobSettings, CertificateSettings):
+class _LedgerSettings(DatabaseSettings, BlobSettings):
+    """The settings of a command that reads the ledger."""
+
+
+class _CertificatesSettings(_LedgerSettings, CertificateSettings):
     """The settings of the command."""
 
 
@@ -128,25 +133,29 @@ def run_certificates(arguments: argparse.Namespace) -> int:
 
 
 async def _run_certificates(settings: _CertificatesSettings, arguments: argparse.Namespace) -> int:
-    async with migrated(settings, "certificates", pool_size=2) as engine:
+    work = {
+        "copy": _copy,
+        "prove": _prove,
+        "match": _match,
+        "restart-chain": _restart_certificates,
+        "verify": _verify_certificates,
+    }[arguments.what]
+    async with _open_ledger(settings, "certificates") as ledger:
+        return await work(settings, ledger, arguments)
+
+
+@asynccontextmanager
+async def _open_ledger(settings: "_LedgerSettings", command: str) -> AsyncIterator[Ledger]:
+    async with migrated(settings, command, pool_size=2) as engine:
         with Blobs(settings) as blobs:
-            ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-            match arguments.what:
-                case "copy":
-                    return await _copy(settings, ledger, arguments.folder)
-                case "prove":
-                    return await _prove(settings, ledger, arguments.uid)
-                case "match":
-                    return await _match(settings, ledger, arguments)
-                case "restart-chain":
-                    return await _restart_certificates(settings, ledger, arguments.reason)
-                case _:
-                    return await _verify_certificates(settings, ledger, arguments)
+            yield Ledger(engine, blobs, prefix=settings.ledger_prefix)
 
 
-async def _copy(settings: _CertificatesSettings, ledger: Ledger, folder: Path) -> int:
+async def _copy(
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
+) -> int:
     try:
-        count = await copy_signed(ledger, _make_head(settings), folder)
+        count = await copy_signed(ledger, _make_head(settings), arguments.folder)
     except (NotSigned, OSError) as why:
         sys.exit(str(why))
     print(f"{counted(count, 'document')} copied.", file=sys.stderr)
@@ -157,8 +166,10 @@ def _make_head(settings: _CertificatesSettings) -> ChainHead:
     return ChainHead(settings, lock_days=settings.certificate_head_lock_days)
 
 
-async def _prove(settings: _CertificatesSettings, ledger: Ledger, uid: UUID) -> int:
-    keys = signing_keys(settings)
+async def _prove(
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
+) -> int:
+    keys, uid = signing_keys(settings), arguments.uid
     if not keys:
         sys.exit(f"`prove` {_NEEDS_KEY}.")
     proofs = [proof for key in keys for proof in await find_proofs(ledger, key, uid)]
@@ -190,21 +201,18 @@ async def _match(
 
 
 async def _restart_certificates(
-    settings: _CertificatesSettings, ledger: Ledger, reason: str
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
 ) -> int:
     keys = signing_keys(settings)
     if not keys:
         sys.exit("`restart-chain` needs INFERENCE_STORE_CERTIFICATE_KEY: the new key.")
     try:
         by = f"cli:{find_cli_user()}"
-        document = await certificates.introduce_key(ledger, keys, by=by, lost=reason)
+        document = await certificates.introduce_key(ledger, keys, by=by, lost=arguments.reason)
     except BrokenChain as why:
         sys.exit(str(why))
     assert document is not None
-    print(
-        f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.",
-        file=sys.stderr,
-    )
+    _say(f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.")
     return 0
 
 
@@ -219,15 +227,13 @@ async def _verify_certificates(
         wrong += 1
         print(failure)
     end = verification.chain.end
-    print(
+    _say(
         f"{counted(verification.certificates, 'certificate')} over"
         f" {counted(verification.leaves, 'entry', 'entries')}, head {end.number}"
-        f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}.",
-        file=sys.stderr,
+        f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}."
     )
     for number, key in verification.restarts:
-        sentence = f"The chain restarts at {number} with key {key}, which no key before has signed."
-        print(sentence, file=sys.stderr)
+        _say(f"The chain restarts at {number} with key {key}, which no key before has signed.")
     if verification.head_locked is False:
         print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
     return 1 if wrong else 0
@@ -268,10 +274,6 @@ _AFTER_A_RESTORE = """If Postgres was restored from a backup:
 - the audit lacks its entries since the backup."""
 
 
-class _LedgerSettings(DatabaseSettings, BlobSettings):
-    """The settings of a command that reads the ledger."""
-
-
 def add_ledger_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
@@ -308,23 +310,21 @@ def run_ledger(arguments: argparse.Namespace) -> int:
 
 
 async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) -> int:
-    async with migrated(settings, "ledger", pool_size=2) as engine:
-        with Blobs(settings) as blobs:
-            ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-            match arguments.what:
-                case "show":
-                    read = ledger.entries.read_after
-                    for entry in await asyncio.to_thread(read, arguments.after, arguments.limit):
-                        print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
-                    last = (await ledger.compare()).number
-                    _say(f"Bucket and Postgres agree: entry {last} is the last.")
-                case "replay":
-                    await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
-                case _:
-                    by = f"cli:{find_cli_user()}"
-                    entry = await certificates.restart_ledger(ledger, by=by)
-                    place = ledger.entries.location
-                    _say(f"The ledger goes on in {place} with entry {entry.number}.")
+    async with _open_ledger(settings, "ledger") as ledger:
+        match arguments.what:
+            case "show":
+                read = ledger.entries.read_after
+                for entry in await asyncio.to_thread(read, arguments.after, arguments.limit):
+                    print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
+                last = (await ledger.compare()).number
+                _say(f"Bucket and Postgres agree: entry {last} is the last.")
+            case "replay":
+                await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
+            case _:
+                by = f"cli:{find_cli_user()}"
+                entry = await certificates.restart_ledger(ledger, by=by)
+                place = ledger.entries.location
+                _say(f"The ledger continues in {place} with entry {entry.number}.")
     return 0
 
 
@@ -341,14 +341,9 @@ async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:
 
 def _format_entry(entry: Entry) -> dict[str, object]:
     content = entry.content
-    return {
-        "number": entry.number,
-        "kind": entry.kind,
-        "at": entry.at.isoformat(),
-        "actor": entry.actor,
-        "body": None if content is None else content.body,
-        "forgotten": content is None,
-    }
+    shown = {"number": entry.number, "kind": entry.kind, "at": entry.at.isoformat()}
+    body = None if content is None else content.body
+    return {**shown, "actor": entry.actor, "body": body, "forgotten": content is None}
 
 
 def _say(sentence: str) -> None:
@@ -379,15 +374,13 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 async def _verify_audit(settings: DatabaseSettings) -> tuple[Verdict, list[str]]:
     """Return what the audit's own chain says, and what is wrong with the ledger if it is read."""
-    async with migrated(settings, "audit", pool_size=2) as engine:
-        if isinstance(settings, _LedgerSettings):
-            with Blobs(settings) as blobs:
-                ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-                return await verify_audit(ledger, ChainHead(settings, lock_days=0))
-        async with engine.connect() as connection:
-            # One snapshot: what is written meanwhile is not a failure.
-            await connection.execution_options(isolation_level="REPEATABLE READ")
-            return await audit_chain.verify(connection), []
+    if isinstance(settings, _LedgerSettings):
+        async with _open_ledger(settings, "audit") as ledger:
+            return await verify_audit(ledger, ChainHead(settings, lock_days=0))
+    async with migrated(settings, "audit", pool_size=2) as engine, engine.connect() as connection:
+        # One snapshot: what is written meanwhile is not a failure.
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        return await audit_chain.verify(connection), []
 
 
 def _summarize(verdict: Verdict, more_failures: int) -> str:

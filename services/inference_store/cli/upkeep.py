@@ -321,15 +321,10 @@ class _Command:
 
 
 def _format_erasure(erasure: Erasure) -> str:
-    lines = [f"Erasure {erasure.id}: {erasure.state}."]
-    lines.append(
-        f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes; {erasure.held} held."
-    )
-    if erasure.certificate:
-        lines.append(f"Certificate {erasure.certificate}.")
-    if erasure.error:
-        lines.append(f"LEFT: {erasure.error}")
-    return "\n".join(lines)
+    counts = f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes"
+    lines = [f"Erasure {erasure.id}: {erasure.state}.", f"{counts}; {erasure.held} held."]
+    lines += [f"Certificate {erasure.certificate}."] if erasure.certificate else []
+    return "\n".join([*lines, *([f"LEFT: {erasure.error}"] if erasure.error else [])])
 
 
 def _dump(document: Any) -> str:

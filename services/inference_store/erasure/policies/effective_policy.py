@@ -256,6 +256,16 @@ class PolicyOwner:
     level: LevelName
     subject: str = ""
 
+    @property
+    def model_id(self) -> str | None:
+        """The id of the model, if it is one."""
+        return self.subject if self.level == "model" else None
+
+    @property
+    def project_id(self) -> str | None:
+        """The id of the project, if it is one."""
+        return self.subject if self.level == "project" else None
+
     def __str__(self) -> str:
         return "the default" if self.level == "default" else f"{self.level} {self.subject!r}"
 
