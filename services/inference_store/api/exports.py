@@ -27,6 +27,7 @@ from inference_store.export.jobs import (
     REMOVED,
     STATES,
     ExportJob,
+    NewExport,
     Part,
     State,
     find_job,
@@ -140,16 +141,7 @@ async def request_export(
         by, to = access.who.actor, access.settings
         new = await prepare_export(connection, to, registration.model, body, requested_by=by)
     async with access.engine.begin() as connection:
-        job = await insert_export(connection, new)
-        await access.note(
-            connection,
-            Action.EXPORT_REQUESTED,
-            registration,
-            export=str(job.id),
-            blobs=job.blob_choice,
-        )
-        [shown] = await show_exports(connection, [job])
-    return Answer(shown, status_code=202, location=f"/v1/exports/{job.id}")
+        return await _insert(connection, access, new)
 
 
 @router.add("GET /exports", _NEEDED, "List exports", 404)
@@ -205,17 +197,17 @@ async def restart_export(
     job = await _find_readable(connection, access, export_id)
     by = access.who.actor
     new = await prepare_again(connection, access.settings, job, requested_by=by)
-    again = await insert_export(connection, new)
-    await _note(
-        connection,
-        access,
-        Action.EXPORT_REQUESTED,
-        again,
-        blobs=again.blob_choice,
-        restarts=str(job.id),
-    )
-    [shown] = await show_exports(connection, [again])
-    return Answer(shown, status_code=202, location=f"/v1/exports/{again.id}")
+    return await _insert(connection, access, new, restarts=str(job.id))
+
+
+async def _insert(
+    connection: AsyncConnection, access: Access, new: NewExport, **detail: Any
+) -> Answer[ShownExport]:
+    job = await insert_export(connection, new)
+    requested, blobs = Action.EXPORT_REQUESTED, job.blob_choice
+    await _note(connection, access, requested, job, blobs=blobs, **detail)
+    [shown] = await show_exports(connection, [job])
+    return Answer(shown, status_code=202, location=f"/v1/exports/{job.id}")
 
 
 @router.add(f"GET {_ONE}/parts", _NEEDED, "Get links to an export's parts", order="in order")

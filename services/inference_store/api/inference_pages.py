@@ -5,7 +5,7 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -114,16 +114,13 @@ async def build_links(
 
 
 def _presign(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
-    return {blob: _presign_one(blobs, get_storage_key(inference, blob), seconds) for blob in BLOBS}
-
-
-def _presign_one(blobs: Blobs, key: str | None, seconds: int) -> str | None:
-    if key is None:
-        return None
-    try:
-        return blobs.presign(parse_stored(key), seconds)
-    except BlobMissing:  # a key that no client can address, or a bucket that is no longer allowed
-        return None
+    links: dict[str, str | None] = dict.fromkeys(BLOBS)
+    for blob in BLOBS:
+        # missing: a key that no client can address, or a bucket that is no longer allowed
+        if (key := get_storage_key(inference, blob)) is not None:
+            with suppress(BlobMissing):
+                links[blob] = blobs.presign(parse_stored(key), seconds)
+    return links
 
 
 async def read_one(

@@ -186,5 +186,5 @@ async def test_warns_about_a_model_that_is_not_registered(api: Api) -> None:
             assert answer["warnings"] == []
             continue
         [warning] = answer["warnings"]
-        assert warning.startswith("There is no model 'hallwy'. The nearest is hallway"), warning
+        assert warning.startswith("There is no model 'hallwy'. The nearest are hallway"), warning
         assert warning.endswith("If the bucket has no object of it either, this fails."), warning
