@@ -75,7 +75,7 @@ def test_product_accepts_the_configuration(tmp_path: Path) -> None:
 
 def test_product_names_an_error_in_the_values(tmp_path: Path) -> None:
     upstream: dict[str, Any] = {**UPSTREAMS[0], "read_secnds": 3}
-    with pytest.raises(WrongConfiguration, match="the nearest are read_seconds"):
+    with pytest.raises(WrongConfiguration, match="the nearest is read_seconds"):
         read_configuration(
             SERVERS | {"proxy": {"enabled": True, "upstreams": [upstream]}}, tmp_path
         )

@@ -57,7 +57,7 @@ ROLES: Final[dict[Role, frozenset[Right]]] = {
 
 def _storable(name: str) -> str:
     if not name or "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
-        raise ValueError("an id needs at least one character, and no NUL or surrogate")
+        raise ValueError("it must not be empty, nor contain NUL or a lone surrogate")
     return name
 
 
@@ -81,9 +81,9 @@ class Grant(DocumentedModel):
     @model_validator(mode="after")
     def _gives_something(self) -> Self:
         if not self.held:
-            raise ValueError("it grants nothing: name a role or rights")
+            raise ValueError("it grants nothing: give a `role` or `rights`")
         if self.project_id is not None and self.model_id is not None:
-            raise ValueError("it covers a project or a model, not both")
+            raise ValueError("give `project_id` or `model_id`, not both")
         return self
 
     @property

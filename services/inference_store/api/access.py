@@ -232,7 +232,7 @@ class Access:
             return
         scope = self._scope(right)
         if not (scope.has_project(subject) if level == "project" else scope.is_everything):
-            raise Forbidden(f"This needs the right `{right.value}` as well.")
+            raise Forbidden(f"This also needs the right `{right.value}`.")
 
     async def find_models(
         self,
@@ -253,7 +253,7 @@ class Access:
                 connection, limit=limit, within=self.scope, project_id=project_id
             )
             if project_id is not None and not models:
-                raise NotFound(f"There is no project {project_id!r} with models.")
+                raise NotFound(f"There is no project {project_id!r} with models that you may read.")
             return models
         by_id = await registrations.find_by_ids(connection, set(model_ids), within=self.sees)
         for model_id in model_ids:
@@ -302,13 +302,13 @@ class Access:
         if gained:
             raise Forbidden(
                 f"Moving the model would give you {', '.join(gained)} over it, which you do"
-                " not have: ask someone who has to move the model."
+                " not have: ask someone who has these rights to move it."
             )
 
     def require_right(self, right: Right, model: OfModel) -> None:
         """Raise Forbidden unless the caller has the right over a model that they see."""
         if not self.has_right(right, model):
-            raise Forbidden(f"The right `{right.value}` over the model is missing.")
+            raise Forbidden(f"You lack the right `{right.value}` over the model.")
 
     def has_right(self, right: Right, model: OfModel) -> bool:
         """Return whether the caller has a right over a model that they see, or what is of it."""

@@ -43,14 +43,15 @@ class ProducerAccount(Shown):
     producer: str
     state: State
     heard_at: datetime | None
-    """When a report of it was last read; null: it has never reported."""
+    """When a report of it was last read; null if it has never reported."""
     given: int
     """The highest sequence number known: reported, or arrived."""
     arrived: int
     missing: int
     """`given - arrived`."""
     reason: str | None = Field(examples=["3 dropped or refused, and counted (no_budget 3)"])
-    """Why they are missing, and what else its reports say was lost; null: nothing is missing."""
+    """Why they are missing, and what else was lost according to its reports; null if nothing is
+    missing."""
     closes: bool
     """Its reports add up and, unless it runs, explain all that did not arrive."""
     reports: list[ProducerReport]
@@ -60,12 +61,12 @@ class Accounting(Shown):
     """The books."""
 
     closes: bool
-    """Those of every partition and of every listed producer close."""
+    """Whether the books of every partition and of every listed producer close."""
     partitions: list[accounting.Account]
     producers: list[ProducerAccount]
-    """At most 1,000: those of which most did not arrive."""
+    """At most 1,000: those with the most missing events."""
     former_producers: FormerProducers | None
-    """Null: none was ever heard that long ago."""
+    """Null if there are none."""
 
 
 router = Router("dead letters and books")
@@ -82,14 +83,16 @@ async def get_accounting(connection: Reading) -> Answer[Accounting]:
             closes=all(account.closes for account in accounts)
             and all(producer.closes for producer in producers),
             partitions=accounts,
-            producers=[_show_producer(producer) for producer in producers],
+            producers=[
+                ProducerAccount.show(
+                    producer,
+                    reports=[
+                        ProducerReport.show(stored.report, heard_at=stored.heard_at)
+                        for stored in producer.reports
+                    ],
+                )
+                for producer in producers
+            ],
             former_producers=former,
         )
     )
-
-
-def _show_producer(account: accounting.ProducerAccount) -> ProducerAccount:
-    reports = [
-        ProducerReport.show(stored.report, heard_at=stored.heard_at) for stored in account.reports
-    ]
-    return ProducerAccount.show(account, reports=reports)

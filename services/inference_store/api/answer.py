@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any, Final, Generic, Self, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, get_args
 
 import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 from pydantic.fields import FieldInfo
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -29,7 +29,7 @@ from inference_store.inference.errors import (
     ObjectStoreUnavailable,
     StoreError,
 )
-from inference_store.inference.field_docs import DocumentedModel
+from inference_store.inference.field_docs import DocumentedModel, WrongField
 from inference_store.inference.nearest import UnknownName
 from inference_store.platform import json_encoding
 from inference_store.platform.metrics import REFUSED
@@ -53,13 +53,7 @@ class Shown(DocumentedModel):
         return cls.model_validate({name: getattr(source, name) for name in names} | own)
 
 
-def _check_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("it is a text")
-    return value
-
-
-AnyText: TypeAlias = Annotated[str, PlainValidator(_check_text), WithJsonSchema({"type": "string"})]
+AnyText: TypeAlias = SkipValidation[str]
 """Text of which parts may not be Unicode: it may have lone surrogates, which `str` refuses."""
 
 
@@ -178,7 +172,7 @@ class Problem(BaseModel):
     title: str = Field(examples=["No inference of this model has this metadata key"])
     status: int = Field(examples=[422])
     detail: str = Field(
-        examples=["filter: there is no metadata key 'frame_numer'; the nearest are frame_number."]
+        examples=["filter: there is no metadata key 'frame_numer'; the nearest is frame_number."]
     )
     errors: list[ProblemError]
 
@@ -250,13 +244,12 @@ def _format_problem(kind: type[StoreError], detail: str, faults: Sequence[Fault]
         "title": kind.title,
         "status": kind.status,
         "detail": _escape_text(detail),
-        "errors": list(map(_format_fault, faults)),
+        "errors": [
+            {name: value for name, value in asdict(fault).items() if value is not None}
+            | {"path": _escape_text(fault.path), "message": _escape_text(fault.message)}
+            for fault in faults
+        ],
     }
-
-
-def _format_fault(fault: Fault) -> dict[str, Any]:
-    given = {name: value for name, value in asdict(fault).items() if value is not None}
-    return given | {"path": _escape_text(fault.path), "message": _escape_text(fault.message)}
 
 
 def _escape_text(text: str) -> str:
@@ -277,17 +270,19 @@ async def _handle_invalid(request: Request, exc: Exception) -> ProblemAnswer:
 def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     where, *rest = error["loc"]
     path = _format_path(rest) if where == "body" else _format_path(error["loc"])
+    model = _find_model_around(request, rest) if where == "body" else None
+    fields = {} if model is None else model.model_fields
     if error["type"] == "extra_forbidden":
-        model = _find_model_around(request, rest)
-        fields = {} if model is None else model.model_fields
         known_fields = [field.alias or name for name, field in fields.items()]
         near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known_fields, 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(path, f"unknown field{hint}", known_fields)
-    message = _describe_error(error, _find_field(request, rest) if where == "body" else None)
+    message = _describe_error(error, fields.get(str(rest[-1])) if rest else None)
     if where == "body" and not rest and isinstance(error.get("input"), bytes):
         message = "send JSON with the header Content-Type: application/json"
     cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, WrongField | UnknownName) and cause.field is not None:
+        path = f"{path}.{cause.field}" if path else cause.field
     return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
 
 
@@ -303,11 +298,6 @@ def _format_path(parts: Iterable[Any]) -> str:
         name = str(part)[:_NAME_CHARACTERS]
         path += f"[{part}]" if isinstance(part, int) else f".{name}" if path else name
     return path
-
-
-def _find_field(request: Request, parts: Sequence[Any]) -> FieldInfo | None:
-    model = _find_model_around(request, parts)
-    return None if model is None or not parts else model.model_fields.get(str(parts[-1]))
 
 
 def _find_model_around(request: Request, parts: Sequence[Any]) -> type[BaseModel] | None:
@@ -391,15 +381,44 @@ def find_refusal(exc: Exception) -> StoreError:
 
 
 _BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}
+_A_WHOLE_NUMBER: Final = "it must be a whole number"
+# What pydantic refuses, by its names of errors: its own sentences are for programmers.
+_WORDS: Final = {
+    "missing": "it is required",
+    "string_type": "it must be a string",
+    "finite_number": "it must be a finite number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "it must be true or false"),
+    **dict.fromkeys(("int_type", "int_from_float"), _A_WHOLE_NUMBER),
+    **dict.fromkeys(("int_parsing", "int_parsing_size"), _A_WHOLE_NUMBER),
+    **dict.fromkeys(("float_type", "float_parsing"), "it must be a number"),
+    **dict.fromkeys(("list_type", "tuple_type"), "it must be a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "it must be an object"),
+    **dict.fromkeys(
+        ("uuid_type", "uuid_parsing"),
+        "it must be a UUID, such as 019ac3f2-7c00-8123-9abc-0123456789ab",
+    ),
+    **dict.fromkeys(("literal_error", "enum"), "it must be {expected}"),
+    "greater_than": "it must be over {gt:,}",
+    "greater_than_equal": "it must be at least {ge:,}",
+    "less_than": "it must be below {lt:,}",
+    "less_than_equal": "it must be at most {le:,}",
+    "too_long": "it must have at most {max_length:,} items",
+    "too_short": "it must have at least {min_length:,} items",
+    "string_too_long": "it must have at most {max_length:,} characters",
+    "string_too_short": "it must have at least {min_length:,} characters",
+}
 
 
 def _describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
-    if error["type"] in ("int_type", "int_from_float"):
-        bounds = [] if field is None else list(_iterate_bounds([field]))
-        return f"it must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}"
-    if error["type"] == "too_short" and error.get("input") == "":
+    kind, context = error["type"], error.get("ctx", {})
+    if kind.endswith("too_short") and context["min_length"] == 1:
         return "it must not be empty"
-    return str(error["msg"]).removeprefix("Value error, ")
+    words = _WORDS.get(kind)
+    if words is None:
+        return str(error["msg"]).removeprefix("Value error, ")
+    is_whole = words == _A_WHOLE_NUMBER and field is not None
+    bounds = " and ".join(_iterate_bounds([field])) if is_whole else ""
+    return words.format(**context) + (f", {bounds}" if bounds else "")
 
 
 def _iterate_bounds(parts: Iterable[Any]) -> Iterator[str]:

@@ -30,14 +30,14 @@ class CertificateParameters(PageParameters):
     erasure: UUID | None = None
     """Of this erasure."""
     model_id: ShortText | None = None
-    """Of erasures of this model alone."""
+    """Of erasures of this model only."""
 
 
 class ListedCertificate(Shown):
     """A certificate in a list; the signed document is `GET /v1/certificates/{number}`."""
 
     number: int
-    """Its place in the chain. Keys have places there as well."""
+    """Its place in the chain, in which keys have places too."""
     erasure: UUID
     issued_at: datetime
     model_ids: list[str]
@@ -62,7 +62,7 @@ class SignedDocument(Shown):
 
 
 class ShownCertificateKey(Shown):
-    """A key that signs certificates, or has."""
+    """A key that signs certificates, or has signed them."""
 
     id: str
     """The beginning of the SHA-256 of the public key, in hexadecimal."""
@@ -70,7 +70,7 @@ class ShownCertificateKey(Shown):
     """Its 32 bytes, in base64."""
     pem: str
     number: int
-    """From which place of the chain on it signs."""
+    """The place in the chain from which it signs."""
     signed_by: str
     """The previous key; itself, if it is the first or restarts the chain after a loss."""
 
@@ -93,8 +93,8 @@ _LEAVES: dict[int | str, dict[str, Any]] = {
 async def list_certificates(
     page: InQuery[CertificateParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ListedCertificate]:
-    """Certificates of erasures, the newest first; of an erasure over several models only where
-    everything may be read."""
+    """Certificates of erasures, the newest first. Those of several models are listed only for
+    callers who may read everything."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
     rows = await certificates.list_certificates(
         connection,
@@ -133,9 +133,7 @@ async def get_certificate_leaves(
 ) -> StreamingResponse:
     """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
     `r` response, `o` object) and a keyed hash of 32 bytes."""
-    stored = await _find(connection, access, certificate)
-    if stored.kind != CERTIFICATE:
-        raise _make_not_found(certificate)
+    stored = await _find(connection, access, certificate, kind=CERTIFICATE)
     leaves = read_document(stored.signed).document["leaves"]
     pieces = erased_lists.read_list(access.ledger.blobs, leaves["root"], size=leaves["count"])
     try:
@@ -153,15 +151,13 @@ async def _go_on(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-async def _find(connection: Reading, access: Access, number: int) -> StoredDocument:
+async def _find(
+    connection: Reading, access: Access, number: int, *, kind: str | None = None
+) -> StoredDocument:
     document = await certificates.find_document(connection, number, within=access.scope)
-    if document is None:
-        raise _make_not_found(number)
+    if document is None or kind not in (None, document.kind):
+        raise NotFound(f"There is no certificate {number}.")
     return document
-
-
-def _make_not_found(number: int) -> NotFound:
-    return NotFound(f"There is no certificate {number}.")
 
 
 def _show_row(row: StoredDocument) -> ListedCertificate:

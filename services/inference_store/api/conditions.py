@@ -29,6 +29,7 @@ from inference_store.inference.field_docs import (
     ShortText,
     Text,
     Whole,
+    WrongField,
     storable_text,
 )
 from inference_store.inference.nearest import UnknownName, counted, nearest
@@ -146,7 +147,7 @@ class MetadataCondition(Body):
     @model_validator(mode="after")
     def _bounded(self) -> "MetadataCondition":
         if isinstance(self.value, list) and len(self.value) > 1000:
-            raise ValueError("a list of values has at most 1000")
+            raise WrongField("value", "a list must have at most 1,000 values")
         return self
 
 
@@ -182,7 +183,7 @@ class Conditions(Body):
     )
 
     filter: Any = filter_field(
-        "It, `metadata_filter` and every other condition must hold. Relative times are written"
+        "It must hold together with every other condition. Relative times are written"
         " `now() - duration('PT1H')`, and resolved once.",
         "frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)",
         of="CQL2 (OGC 21-065r2)",
@@ -193,20 +194,21 @@ class Conditions(Body):
     received_at: Window | None = None
     """When the request came in."""
     inference_ids: Ids | None = None
-    """Ids, aliases or `uid:<uuid>`, of which the inference has one."""
+    """Ids, aliases or `uid:<uuid>`; the inference has one of them."""
     data_hash: ShortText | Ids | None = None
-    """SHA-256 of the datum, in hexadecimal; or several."""
+    """SHA-256 of the input, in hexadecimal; or several."""
     ok: Flag | None = None
-    """Whether the request succeeded; inferences of which that is not known do not match."""
+    """Whether the request succeeded. Inferences for which that is unknown do not match."""
     prediction: PredictionCondition | None = None
     timeout_seconds: Annotated[float, Field(ge=0.1), FINITE] | None = None
-    """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that, but a
-    page in order of time answers with what it has after a twelfth of it."""
+    """The longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS, which is the
+    default. Without it, a page in order of time returns what was found after a twelfth of that."""
     unknown_keys: UnknownKeys = "refuse"
     """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
     matches it in a filter, and in `fields` it is a warning."""
     explain: Flag = False
-    """Whether the answer says what the query did: for people, and the words may change."""
+    """Whether the answer explains what the query did. The explanation is for people, and its
+    wording may change."""
 
     def to_query_request(
         self, filter: "RequestedFilter", *, newest_first: bool = True
@@ -218,7 +220,11 @@ class Conditions(Body):
         return QueryRequest(
             filter=filter.tree,
             filter_text=filter.text,
-            metadata=[_to_condition(n, item) for n, item in enumerate(self.metadata_filter)],
+            metadata=[
+                MetadataEntry(f"metadata_filter[{n}]", item.key, item.type, operator, item.value)
+                for n, item in enumerate(self.metadata_filter)
+                if (operator := find_operator(item.operator)) is not None
+            ],
             since=window.since,
             until=window.until,
             inference_ids=self.inference_ids,
@@ -232,19 +238,11 @@ class Conditions(Body):
         )
 
 
-def _to_condition(number: int, condition: MetadataCondition) -> MetadataEntry:
-    operator = find_operator(condition.operator)
-    assert operator is not None
-    return MetadataEntry(
-        f"metadata_filter[{number}]", condition.key, condition.type, operator, condition.value
-    )
-
-
 class Sample(Body):
     """A random sample of the inferences that match."""
 
     size: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE]
-    """How many; over 1,000 as a stream."""
+    """How many. More than 1,000 need a stream."""
     seed: Annotated[int, Strict(), Field(ge=-(2**63), lt=2**63), WHOLE] = 0
     """The same seed takes the same sample, as long as the same inferences match."""
 
@@ -253,40 +251,41 @@ class InferenceQuery(Conditions):
     """A page of inferences."""
 
     sample: Sample | None = None
-    """A random sample of the matches, in random order, instead of `sort` and `limit`. It reads all
-    matches."""
+    """Return a random sample of the matches in random order, instead of `sort` and `limit`. All
+    matches are read for it."""
     sort: Sort = order.NEWEST_FIRST
     """`received_at`, any other property, a metadata key, or the distance to a point:
     `distance(location, POINT(13.4 52.5))`; with `-` before it, descending. `inference.x` and
-    `metadata.x` tell a property from a key, `x:string` takes a key's values of one type. What has
-    no value comes last."""
+    `metadata.x` tell a property from a key, and `x:string` sorts by the values of one type.
+    Inferences without a value come last."""
     limit: Limit = 50
-    """Most inferences of a page."""
+    """The most inferences on a page."""
     cursor: Cursor | None = None
-    """`next` of the page before, of the same question."""
+    """`next` of the previous page of the same query."""
     include: Annotated[list[Include], Field(max_length=MOST_INCLUDED)] = Field(default=[])
-    """What is shown beside the inference itself."""
+    """What to return beside the inference itself."""
     metadata_as: MetadataAs = "list"
-    """Metadata as a list of items as they came, or as an object of typed values by key."""
+    """Metadata as a list of items as they were sent, or as an object of typed values by key."""
     cursors: Flag = False
-    """Whether each inference has a `cursor`, which goes on after it; a stream has them anyway."""
+    """Whether each inference has a `cursor` that continues after it. In a stream it always has."""
     fields: Fields | None = None
-    """The fields that come back, and no others: `received_at`, `metadata.frame_number`,
-    `predictions.label`. What they need of `include` need not be said."""
+    """The fields to return: `received_at`, `metadata.frame_number`, `predictions.label`. They imply
+    what they need of `include`."""
 
     @model_validator(mode="after")
     def _sample_alone(self) -> Self:
         beside = sorted({"sort", "limit"} & self.model_fields_set)
         if self.sample is not None and beside:
-            raise ValueError(
-                f"`{beside[0]}` cannot be combined with `sample`: a sample is in random order, and"
-                " its `size` is its limit"
+            raise WrongField(
+                beside[0],
+                "it cannot be combined with `sample`, which is in random order and limited by its"
+                " `size`",
             )
         return self
 
 
 class Models(Body):
-    """Which models; neither: all that the caller may read."""
+    """Which models. Without either field: all that the caller may read."""
 
     project_id: ShortText | None = None
     """The models of this project that the caller may read."""
@@ -296,7 +295,7 @@ class Models(Body):
     @model_validator(mode="after")
     def _one_of_them(self) -> "Models":
         if self.project_id is not None and self.model_ids is not None:
-            raise ValueError("project_id and model_ids cannot both be given: take one of them")
+            raise WrongField("model_ids", "it cannot be combined with `project_id`: remove one")
         return self
 
 
@@ -309,7 +308,7 @@ class InferenceQueryAcross(Models, InferenceQuery):
 
 
 class InferenceLink(ReceivedParameters):
-    """A simple question as a link; the whole language is POST …/inferences/query."""
+    """A simple query as a link. POST …/inferences/query takes every condition."""
 
     filter: str | None = Field(default=None, examples=["frame_number > 9000 AND NOT ok"])
     """A filter in CQL2."""
@@ -318,22 +317,22 @@ class InferenceLink(ReceivedParameters):
     inference_id: ShortText | None = None
     """Id or alias."""
     data_hash: ShortText | None = None
-    """SHA-256 of the datum, in hexadecimal."""
+    """SHA-256 of the input, in hexadecimal."""
     ok: bool | None = None
     """Whether the request succeeded."""
     sort: Sort = NEWEST_FIRST
     """`received_at`, any other property, a metadata key, or the distance to a point:
     `distance(location, POINT(13.4 52.5))`; with `-` before it, descending."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
-    """Most inferences of a page."""
+    """The most inferences on a page."""
     cursor: Cursor | None = None
-    """`next` of the page before, of the same question."""
+    """`next` of the previous page of the same query."""
     include: IncludeOfLink = Field(default=[])
-    """What is shown beside the inference itself; repeat it, or separate names by commas."""
+    """What to return beside the inference itself. Repeat it, or separate names by commas."""
     metadata_as: MetadataAs = "list"
-    """Metadata as a list of items as they came, or as an object of typed values by key."""
+    """Metadata as a list of items as they were sent, or as an object of typed values by key."""
     fields: Annotated[Fields, BeforeValidator(split_fields)] | None = None
-    """The fields that come back, and no others; repeat it, or separate names by commas."""
+    """The fields to return. Repeat it, or separate names by commas."""
     timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None
     """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS."""
 
@@ -408,7 +407,7 @@ async def choose_models(
         connection, model_ids=body.model_ids, project_id=body.project_id, limit=MOST_MODELS + 1
     )
     if len(models) > MOST_MODELS:
-        message = f"these are more than {MOST_MODELS} models: name fewer, or a project_id"
+        message = f"more than {MOST_MODELS:,} models match: name fewer, or a project_id"
         raise Invalid.of("model_ids", message)
     return models
 

@@ -28,7 +28,7 @@ State = Literal[
 
 
 class EventSelection(Body):
-    """Which dead letters or parked events; what is left out does not narrow."""
+    """Which dead letters or parked events. Each field that is given must match."""
 
     reason: ShortText | None = None
     """The code of the reason."""
@@ -88,10 +88,10 @@ class ShownDeadLetter(ShownUnsettled):
 
 
 class DeadLetterDetail(ShownDeadLetter):
-    """A dead letter with its bytes, as far as the caller may read inputs."""
+    """A dead letter, with its bytes if the caller may read inputs."""
 
     payload: str | None
-    """The message as text; null where it is no UTF-8."""
+    """The message as text; null if it is not UTF-8."""
     payload_base64: str | None
     key_base64: str | None
     headers: list[list[AnyText]]
@@ -127,8 +127,8 @@ EventId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 async def list_dead_letters(
     page: InQuery[DeadLetterParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ShownDeadLetter]:
-    """Events that could not be indexed, the newest first; those of no known model only where
-    everything is administered."""
+    """Events that could not be indexed, the newest first. Those of no known model are listed only
+    for callers with `admin` over everything."""
     return await _answer_page(connection, access, page, "dead letter", ShownDeadLetter)
 
 
@@ -145,7 +145,7 @@ async def get_dead_letter(
 async def redrive_dead_letters(
     body: EventSelection, connection: Writing, access: Asking
 ) -> Answer[Redriven]:
-    """Ask the ingesters to try every open one that is chosen again."""
+    """Ask the ingesters to try every open dead letter of the selection again."""
     redriven = await unsettled.retry(connection, _select(access, "dead letter", body))
     selection = body.model_dump(mode="json", exclude_none=True)
     await access.note(connection, Action.DEAD_LETTERS_REDRIVEN, redriven=redriven, chosen=selection)
@@ -182,7 +182,7 @@ async def list_parked_events(
 async def retry_parked_events(
     body: EventSelection, connection: Writing, access: Asking
 ) -> Answer[Retried]:
-    """Let the ingesters try every one that is chosen now, and not when its turn comes."""
+    """Let the ingesters try the selected events now, and not at their next attempt."""
     retried = await unsettled.retry(connection, _select(access, "parked event", body))
     selection = body.model_dump(mode="json", exclude_none=True)
     await access.note(connection, Action.PARKED_RETRIED, retried=retried, chosen=selection)
@@ -271,7 +271,7 @@ async def _show_whole(
         letter,
         **_read_record(letter),
         payload=_decode_text(record.payload) if may_read_inputs else None,
-        payload_base64=(_encode_base64(record.payload) or "") if may_read_inputs else None,
+        payload_base64=_encode_base64(record.payload) if may_read_inputs else None,
         key_base64=_encode_base64(record.key) if may_read_inputs else None,
         headers=record.headers if may_read_inputs else [],
     )
@@ -283,9 +283,9 @@ async def _find_model(connection: AsyncConnection, event: UnsettledEvent) -> Reg
     return by_id.get(model_id or "")
 
 
-def _decode_text(payload: bytes | None) -> str | None:
+def _decode_text(payload: bytes) -> str | None:
     try:
-        return None if payload is None else payload.decode("utf-8")
+        return payload.decode()
     except UnicodeDecodeError:
         return None
 

@@ -117,9 +117,9 @@ class AdmissionControl:
         is_own = self._running[caller] >= self._most_of_one
         TURNS_REFUSED.labels(self._kind, "caller" if is_own else "all").inc()
         setting = _SETTINGS.get(self._kind)
-        note = f" (by INFERENCE_STORE_{setting})" if setting else ""
+        note = f" (INFERENCE_STORE_{setting})" if setting else ""
         run = f"{self._most_of_one} of yours" if is_own else f"{self._most}"
-        detail = f"As many run already as may at once: {run}{note}. Try again shortly."
+        detail = f"{run} run already, which is the limit{note}. Try again shortly."
         return TooManyQueries(detail, retry_after_seconds=max(1, math.ceil(seconds)))
 
     def _begin(self, caller: str) -> None:
@@ -271,7 +271,7 @@ async def _read_if_match(
     if_match: Annotated[
         str | None,
         Header(
-            description='The revision that it must have, such as `"3"`; `"0"`: it must be new.',
+            description='The revision that it must have, such as `"3"`; `"0"` if it must be new.',
             examples=['"3"'],
         ),
     ] = None,

@@ -49,10 +49,10 @@ class ShownBox(Shown):
 
 
 class RotatedBox(Shown):
-    """A turned box, as the model said it."""
+    """A rotated box, as the model returned it."""
 
     cx: float
-    """Centre and size are shares of the width and height."""
+    """The centre and the size are shares of the picture's width and height."""
     cy: float
     w: float
     h: float
@@ -61,7 +61,7 @@ class RotatedBox(Shown):
 
 
 class ShownKeypoint(Shown):
-    """What is known of a point."""
+    """A keypoint; its place is in `points`."""
 
     index: int
     """Its place in the model's list; keypoints that the model did not find are left out."""
@@ -85,9 +85,9 @@ class ShownShape(Shown):
     keypoints: list[ShownKeypoint] | None
     """One for each point; null for other kinds."""
     box: ShownBox | None
-    """Around it; null: not known."""
+    """The upright box around it; null if unknown."""
     oriented: RotatedBox | None
-    """Of an oriented box."""
+    """Set for an oriented box."""
 
 
 class ShownDrawing(Shown):
@@ -95,15 +95,17 @@ class ShownDrawing(Shown):
 
     uid: UUID
     width: int | None
-    """Of the picture in pixels, as the event said; null: it did not."""
+    """The width of the picture in pixels, from the event; null if the event has none."""
     height: int | None
     units: Literal["pixels", "shares"]
     """`shares` of the width and height: the size was not known when the boxes were read."""
     shapes: list[ShownShape]
     without_shape: int
-    """How many predictions have none: a label of the whole picture, a box with a number missing."""
+    """How many predictions have no shape, such as a label of the whole picture or an incomplete
+    box."""
     problem: str | None = Field(examples=[None])
-    """Why contours or keypoints are missing, with boxes in their place; null: none is."""
+    """Why contours or keypoints are missing and boxes are in their place; null if none is
+    missing."""
 
 
 router = Router("inferences")

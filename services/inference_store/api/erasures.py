@@ -23,7 +23,6 @@ from inference_store.erasure.progress import (
     list_blocked,
     list_models,
 )
-from inference_store.erasure.quarantine import Reach
 from inference_store.erasure.requests import Subject as SubjectCriteria
 from inference_store.erasure.requests import (
     describe_filter,
@@ -37,7 +36,7 @@ from inference_store.export.erased import MemberLists
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound
-from inference_store.inference.field_docs import Body, Flag, ShortText, Text
+from inference_store.inference.field_docs import Body, Flag, ShortText, Text, WrongField
 from inference_store.query import lookup
 from inference_store.query.cursor import unpin
 from inference_store.query.deadline import Deadline
@@ -90,24 +89,23 @@ class ErasureRequest(Body):
     inference_ids: Ids | None = None
     """Ids, aliases, or `uid:<uuid>`."""
     subject: Subject | None = None
-    """Everything of one subject, dead letters and parked events too."""
+    """Everything about one subject, including dead letters and parked events."""
     dry_run: Flag = False
-    """Whether it is only counted what would go."""
+    """Whether to only count what would be erased."""
     uids: Flag = False
-    """Whether a dry run lists the uids that would go as well, page by page."""
+    """Whether a dry run also lists the uids that would be erased, page by page."""
     limit: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1000
-    """Of a list of uids: at most so many in one answer."""
+    """The most uids in one answer."""
     cursor: Annotated[str, Field(max_length=1024)] | None = None
-    """Of a list of uids: the `next` of the answer before."""
+    """`next` of the previous answer, if it lists uids."""
 
     @model_validator(mode="after")
     def _lists_of_dry_runs(self) -> "ErasureRequest":
         if self.uids and not self.dry_run:
-            raise ValueError("`uids` lists what would be erased: set `dry_run` as well")
-        if not self.uids and self.model_fields_set & {"limit", "cursor"}:
-            raise ValueError(
-                "`limit` and `cursor` page through the list of uids: set `uids` as well"
-            )
+            raise WrongField("uids", "it lists what a dry run would erase: set `dry_run` too")
+        paging = sorted({"limit", "cursor"} & self.model_fields_set)
+        if paging and not self.uids:
+            raise WrongField(paging[0], "it pages through the list of uids: set `uids` too")
         return self
 
     @model_validator(mode="after")
@@ -115,16 +113,17 @@ class ErasureRequest(Body):
         chosen = [name for name in _ONE_OF if getattr(self, name) is not None]
         if len(chosen) != 1:
             listed = " and ".join(chosen) or "none of them"
-            raise ValueError(f"give exactly one of {', '.join(_ONE_OF)}, not {listed}")
+            message = f"give exactly one of {', '.join(_ONE_OF)}, not {listed}"
+            raise WrongField(chosen[-1] if chosen else _ONE_OF[0], message)
         return self
 
 
 class ErasureRequestAcross(Models, ErasureRequest):
-    """What to erase of which models; neither `project_id` nor `model_ids`: of all."""
+    """What to erase, and of which models: of all without `project_id` and `model_ids`."""
 
 
 class ModelErasureEstimate(Shown):
-    """What would go of one model. What legal holds keep is counted in `held` alone."""
+    """What would be erased of one model. What legal holds keep is counted in `held` only."""
 
     model_id: str
     inferences: int
@@ -136,18 +135,18 @@ class ModelErasureEstimate(Shown):
     dead_letters: int
     parked_events: int
     held: int
-    """More of them, inferences, dead letters and parked events, which legal holds keep."""
+    """Further inferences, dead letters and parked events, which legal holds keep."""
     undecided: int
     """Inferences that a query by this filter shows and that stay: not all of their metadata or
     predictions is indexed, and what is missing may say otherwise."""
     oldest: datetime | None
     newest: datetime | None
     partial: bool
-    """Time was over before all was looked at: there may be more."""
+    """Whether time ran out before everything was counted, so that there may be more."""
 
 
 class EstimatedUid(Shown):
-    """An inference that would go."""
+    """An inference that would be erased."""
 
     model_id: str
     uid: UUID
@@ -157,20 +156,20 @@ class ErasureEstimate(Resolved, ModelErasureEstimate):
     """What an erasure would erase; nothing was marked."""
 
     model_id: str | None  # type: ignore[assignment]
-    """Null: several."""
+    """Null if there are several."""
     models: list[ModelErasureEstimate]
-    """Of each model of which anything would go, is held, or is undecided."""
+    """Each model of which something would be erased, is held, or is undecided."""
     exports: int
-    """Exports that name some of it: their parts that have it are deleted, and they are stale.
-    Copies that were downloaded stay where they are."""
+    """Exports that contain some of it. An erasure deletes the parts that do, and the exports become
+    stale. Copies that were downloaded are not affected."""
     export_ids: list[UUID]
     """The first hundred of them."""
     not_found: list[str]
     """Those of `inference_ids` that no inference has."""
     uids: list[EstimatedUid] | None
-    """Where they are asked for: a page of what would go, of each model in order of time."""
+    """With `uids`: a page of what would be erased, by model and then by time."""
     next: str | None
-    """The `cursor` of the next page; null: there is none."""
+    """The `cursor` of the next page; null on the last one."""
 
 
 class HoldWaiver(Body):
@@ -190,28 +189,28 @@ class ErasureParameters(PageParameters):
 
 
 class Progress(Shown):
-    """How far an erasure is."""
+    """The progress of an erasure."""
 
     marked: int
     """What was found and hidden from every query."""
     erased: int
     held: int
-    """What legal holds keep, which is shown again."""
+    """What legal holds keep; queries show it again."""
     left: int
     per_second: float | None
     """Inferences erased a second, on average; while marking: marked."""
     seconds_left: float | None
-    """At this rate; null while it is not known how much there is."""
+    """At this rate; null until it is known how much there is."""
 
 
 class BlockedObject(Shown):
-    """An object that S3 would not let go."""
+    """An object that the object store refused to delete."""
 
     storage_key: str
     code: str
     message: str
     retry_at: datetime | None
-    """When its lock ends; null: nobody says, and every run tries again."""
+    """When its lock ends; null if that is unknown, and every run tries again."""
 
 
 class DecidingRule(Shown):
@@ -236,7 +235,7 @@ class HeldCount(Shown):
 
 
 class WaivedHolds(Shown):
-    """What stays although it was asked for."""
+    """What stays although its erasure was requested."""
 
     by: str | None
     """Who gave it up."""
@@ -245,10 +244,10 @@ class WaivedHolds(Shown):
 
 
 class ShownErasure(Erasure, Shown):
-    """One run of deletion."""
+    """An erasure, and how far it has come."""
 
     model_id: str | None
-    """Null: of several, in `model_ids`."""
+    """Null if `model_ids` has several."""
     model_ids: list[str]
     cause: str  # type: ignore[assignment]  # a later version may have more, here and below
     """policy, request, expired_arrival, erased_again or orphans."""
@@ -264,13 +263,13 @@ class ShownErasure(Erasure, Shown):
     obstacles: list[BlockedObject]
     """The first hundred."""
     not_found: list[str]
-    """In the answer that makes it: those of `inference_ids` that no inference has."""
+    """Those of `inference_ids` that no inference has; only in the answer to the request."""
     message: str | None
-    """What else is to be said, such as that nothing matched."""
+    """A remark, such as that nothing matched."""
     decided_by: list[DecidingRule]  # type: ignore[assignment]
-    """Of a policy's run: the rules and limits that let it expire."""
+    """The rules and limits by which it expired, if a policy is the cause."""
     given_up: WaivedHolds | None  # type: ignore[assignment]
-    """What holds kept and is given up; null: nothing is."""
+    """What holds kept and was given up; null if nothing was."""
 
 
 router = Router("retention")
@@ -293,8 +292,8 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 async def request_erasure(
     model_id: ModelId, body: ErasureRequest, access: Asking
 ) -> Answer[ShownErasure]:
-    """Erase what is stored of one model and matches. The retention service marks it, which hides
-    it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
+    """Erase the matching inferences of one model. The retention service marks them, which hides
+    them from every query, and then deletes them. GET /v1/erasures/{id} shows the progress."""
     return await _answer(access, body, model_id)
 
 
@@ -312,8 +311,9 @@ async def request_erasure_across(
 async def cancel_erasure(
     erasure_id: UUID, connection: Writing, access: Asking
 ) -> Answer[ShownErasure]:
-    """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
-    and queries show the inferences again; `cancelled` when that is done."""
+    """Cancel an erasure that has not begun to delete objects; afterwards the answer is 409. The
+    marks are removed, so queries show the inferences again. The state is `cancelled` when that is
+    done."""
     await find_or_refuse(connection, erasure_id, access.scope)
     erasure = await request_cancellation(connection, erasure_id)
     await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
@@ -330,8 +330,8 @@ async def cancel_erasure(
 async def give_up_erasure(
     erasure_id: UUID, body: HoldWaiver, connection: Writing, access: Asking
 ) -> Answer[ShownErasure]:
-    """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
-    let go, and the erasure ends with a certificate that says both. There is no way back."""
+    """End an erasure that is `partly_held`. What was erased stays erased, and what holds keep is
+    not erased when they are released. The certificate states both. This cannot be undone."""
     await find_or_refuse(connection, erasure_id, access.scope)
     erasure = await request_waiver(connection, erasure_id, by=access.who.actor)
     await access.note(
@@ -363,7 +363,7 @@ async def list_erasures(
 async def get_erasure(
     erasure_id: UUID, connection: Reading, access: Asking
 ) -> Answer[ShownErasure]:
-    """How far an erasure is."""
+    """The progress of an erasure."""
     erasure = await find_or_refuse(connection, erasure_id, access.scope)
     return Answer(await show_erasure(connection, erasure))
 
@@ -420,7 +420,7 @@ async def _list_not_found(
     for model in models:
         rest = await lookup.find_absent(connection, model, rest) if rest else rest
     if rest and len(rest) == len(set(inference_ids)):
-        raise NotFound(f"There is no inference {rest[0]!r}, nor any other of these ids.")
+        raise NotFound(f"There is no inference {rest[0]!r}, nor one with any other of these ids.")
     return rest
 
 
@@ -435,9 +435,12 @@ async def _read_subject(
     assert body.subject is not None
     subject = body.subject.subject
     criteria = await describe_subject(connection, list(models), subject)
-    reach = _find_reach(access, body)
-    if reach is not None:
-        criteria[quarantine.MEMBER] = reach
+    # events of no registered model may be of any: only who may erase everything reaches them
+    if access.scope.is_everything:
+        is_of_all = isinstance(body, ErasureRequestAcross) and not (
+            body.project_id is not None or body.model_ids is not None
+        )
+        criteria[quarantine.MEMBER] = "all" if is_of_all else "named"
     refusal = await find_unknown_key(connection, list(models), subject)
     if refusal is not None:
         deadline = Deadline.after(access.settings.query_timeout_seconds)
@@ -446,15 +449,6 @@ async def _read_subject(
         ):
             raise refusal
     return criteria
-
-
-def _find_reach(access: Access, body: ErasureRequest) -> Reach | None:
-    """Events of no registered model may be of any: only who may erase everything reaches them."""
-    if not access.scope.is_everything:
-        return None
-    if not isinstance(body, ErasureRequestAcross):
-        return "named"
-    return "all" if body.project_id is None and body.model_ids is None else "named"
 
 
 async def _build_estimate(
@@ -563,7 +557,13 @@ async def show_erasure(
 
 
 def _show_progress(erasure: Erasure) -> Progress:
-    done, rate = _count_done(erasure), _compute_rate(erasure)
+    done = erasure.objects if erasure.scope == "object" else erasure.inferences
+    since, counted = erasure.begun_at, erasure.marked
+    if erasure.deleting_since is not None:
+        since, counted = erasure.deleting_since, done
+    until = erasure.finished_at or datetime.now(UTC)
+    seconds = 0 if since is None else (until - since).total_seconds()
+    rate = round(counted / seconds, 3) if seconds > 0 else None
     rest = max(0, erasure.marked - done - erasure.held)
     is_known = erasure.deleting_since is not None and rate
     return Progress(
@@ -574,18 +574,3 @@ def _show_progress(erasure: Erasure) -> Progress:
         per_second=rate,
         seconds_left=round(rest / rate, 1) if is_known and rate else None,
     )
-
-
-def _count_done(erasure: Erasure) -> int:
-    return erasure.objects if erasure.scope == "object" else erasure.inferences
-
-
-def _compute_rate(erasure: Erasure) -> float | None:
-    if erasure.deleting_since is not None:
-        since, done = erasure.deleting_since, _count_done(erasure)
-    elif erasure.begun_at is not None:
-        since, done = erasure.begun_at, erasure.marked
-    else:
-        return None
-    seconds = ((erasure.finished_at or datetime.now(UTC)) - since).total_seconds()
-    return round(done / seconds, 3) if seconds > 0 else None

@@ -19,7 +19,7 @@ from inference_store.export.jobs import (
 )
 from inference_store.export.listing import build_question, describe_question
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.inference.errors import Conflict, Fault, Invalid
+from inference_store.inference.errors import Conflict, Invalid
 from inference_store.inference.field_docs import Body, Flag, ShortText
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.cql2 import FilterLang
@@ -58,13 +58,14 @@ class ExportRequest(Body):
     received_at: Window | None = None
     """When the request came in. What comes in after the export was requested is not in it."""
     format: Format = "parquet"
-    """How the parts are written."""
+    """The format of the parts."""
     include: Annotated[list[Included], Field(max_length=2)] = Field(default=_EVERYTHING)
-    """What is written beside the inference itself."""
+    """What to write beside the inference itself."""
     blobs: BlobChoice | None = None
-    """What the parts have of the blobs: nothing; presigned `links`, by which anybody who has the
-    file can read them, until the export expires, for at most 7 days; or their bytes (`copy`). Both
-    need the right `read_inputs`. Left out: `none`, and `copy` for webdataset."""
+    """What the parts contain of the blobs: nothing (`none`); presigned `links`, with which anyone
+    who has the file can read them until the export expires, for at most 7 days; or their bytes
+    (`copy`). Links and copies need the right `read_inputs`. Default: `copy` for webdataset, else
+    `none`."""
     expires_in: Annotated[
         ShortText | None, Field(json_schema_extra={"format": "duration"}, examples=["P7D"])
     ] = None
@@ -157,21 +158,17 @@ def _check_format(settings: ApiSettings, name: str, choice: BlobChoice) -> None:
     if not format.is_installed:
         remedy = f"install inference-store[{name}], or choose another format"
         message = f"{name} needs a package that this server does not have: {remedy}"
-        raise _refuse("format", message)
+        raise Invalid.of("format", message)
     if choice == "copy" and not format.copied:
         others = ", ".join(each.name for each in PART_FORMATS.values() if each.copied)
-        raise _refuse("blobs", f"{name} has no copies of blobs: choose none or links, or {others}")
+        raise Invalid.of("blobs", f"{name} cannot hold copies: choose none or links, or {others}")
     if choice == "links" and settings.presigned_urls == "off":
         others = "copy or none" if format.copied else "none"
         message = (
             "links are presigned URLs, which this server has turned off"
             f" (INFERENCE_STORE_PRESIGNED_URLS): choose {others}"
         )
-        raise _refuse("blobs", message)
-
-
-def _refuse(path: str, message: str) -> Invalid:
-    return Invalid(f"{path}: {message}.", faults=[Fault(path, message)])
+        raise Invalid.of("blobs", message)
 
 
 async def _require_few(
@@ -203,11 +200,11 @@ def _find_end(text: str | None, settings: ApiSettings, now: datetime) -> datetim
         end = None if duration is None else duration.find_end(now)
     except ValueError:
         message = "it must be an ISO 8601 duration, such as P7D or PT12H"
-        raise _refuse("expires_in", message) from None
+        raise Invalid.of("expires_in", message) from None
     if end is None or end > now + timedelta(seconds=most):
-        raise _refuse("expires_in", f"an export is kept for at most {most / 86400:.0f} days")
+        raise Invalid.of("expires_in", f"an export is kept for at most {most / 86400:.0f} days")
     if end <= now:
-        raise _refuse("expires_in", "it must be longer than zero")
+        raise Invalid.of("expires_in", "it must be longer than zero")
     return end
 
 

@@ -27,6 +27,7 @@ from inference_store.export.jobs import (
     REMOVED,
     STATES,
     ExportJob,
+    NewExport,
     Part,
     State,
     find_job,
@@ -85,7 +86,7 @@ class ShownExport(ExportJob, Shown):
     since: datetime | None
     """When its inferences were received, at the earliest."""
     until: datetime | None
-    """And before when: at the latest when the export was requested."""
+    """Until when they were received, exclusive; at the latest when the export was requested."""
     include: list[str]
     blobs: str
     """`none`; `links`: presigned links; `copy`: their bytes."""
@@ -103,16 +104,17 @@ class ShownExportPart(Part, Shown):
     """`listed`: it is still to be written; `writing`; `written`; `stale`: an erasure deleted it,
     because it named something erased; `removed`: it is empty, or the export is over."""
     url: str | None
-    """Where it can be read, without a key if it is a presigned link; null: it is not written."""
+    """Where to download it, without a key if it is a presigned link; null if it is not written."""
     sha256: str | None  # type: ignore[assignment]
     """Of the whole part, in hexadecimal."""
 
 
 class ShownErasedMember(ErasedMember, Shown):
-    """A member that an erasure took: erase it in copies too."""
+    """An exported inference that was erased since: delete it from copies too."""
 
     cursor: str
-    """Continues after it: of the last one, with what comes later."""
+    """A cursor that continues after this item. That of the last item returns what is erased
+    later."""
 
 
 router = Router("exports")
@@ -131,7 +133,7 @@ async def request_export(
     model_id: ModelId, body: ExportRequest, access: Asking
 ) -> Answer[ShownExport]:
     """Write everything that matches to the bucket, in parts. The retention service lists what
-    matches now, and writes it; GET /v1/exports/{id} follows it."""
+    matches now, and writes it. GET /v1/exports/{id} shows the progress."""
     async with querying(access) as connection:
         registration = await access.find_model(connection, model_id)
         if choose_blobs(body) != "none":
@@ -139,24 +141,15 @@ async def request_export(
         by, to = access.who.actor, access.settings
         new = await prepare_export(connection, to, registration.model, body, requested_by=by)
     async with access.engine.begin() as connection:
-        job = await insert_export(connection, new)
-        await access.note(
-            connection,
-            Action.EXPORT_REQUESTED,
-            registration,
-            export=str(job.id),
-            blobs=job.blob_choice,
-        )
-        [shown] = await show_exports(connection, [job])
-    return Answer(shown, status_code=202, location=f"/v1/exports/{job.id}")
+        return await _insert(connection, access, new)
 
 
 @router.add("GET /exports", _NEEDED, "List exports", 404)
 async def list_exports(
     page: InQuery[ExportParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ShownExport]:
-    """Exports of the models that the caller may export, the newest first. A page of large filters
-    has fewer than `limit`."""
+    """Exports of the models that the caller may export, the newest first. A page with large filters
+    may have fewer than `limit`."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
     jobs, has_more = await list_jobs(
         connection,
@@ -172,7 +165,7 @@ async def list_exports(
 
 @router.add(f"GET {_ONE}", _NEEDED, "Follow an export")
 async def get_export(export_id: UUID, connection: Reading, access: Asking) -> Answer[ShownExport]:
-    """How far an export is."""
+    """The progress of an export."""
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
     return Answer(shown)
 
@@ -183,8 +176,8 @@ async def get_export(export_id: UUID, connection: Reading, access: Asking) -> An
 async def cancel_export(
     export_id: UUID, connection: Writing, access: Asking
 ) -> Answer[ShownExport]:
-    """Nothing more is written, and the parts are deleted; possible until it has expired. Copies
-    that were downloaded stay where they are, and erasures go on to name them."""
+    """Stop writing, and delete the parts. This is possible until the export has expired. Copies
+    that were downloaded are not affected, and erasures continue to list them."""
     job = await _find_job(connection, access, export_id, lock=True)
     if job.state in REMOVED:
         raise Conflict(f"The export is {job.state}: its parts are deleted.")
@@ -198,31 +191,31 @@ async def cancel_export(
 async def restart_export(
     export_id: UUID, connection: Writing, access: Asking
 ) -> Answer[ShownExport]:
-    """Ask the same question again, as another export with an id of its own: for a stale one, whose
-    parts an erasure deleted, and for any other that has ended. The parts that are left of the first
-    one stay until it expires or is cancelled."""
+    """Request the same export again under a new id: for a stale export, of which an erasure deleted
+    parts, or any other that has ended. The remaining parts of the first one stay until it expires
+    or is cancelled."""
     job = await _find_readable(connection, access, export_id)
     by = access.who.actor
     new = await prepare_again(connection, access.settings, job, requested_by=by)
-    again = await insert_export(connection, new)
-    await _note(
-        connection,
-        access,
-        Action.EXPORT_REQUESTED,
-        again,
-        blobs=again.blob_choice,
-        restarts=str(job.id),
-    )
-    [shown] = await show_exports(connection, [again])
-    return Answer(shown, status_code=202, location=f"/v1/exports/{again.id}")
+    return await _insert(connection, access, new, restarts=str(job.id))
+
+
+async def _insert(
+    connection: AsyncConnection, access: Access, new: NewExport, **detail: Any
+) -> Answer[ShownExport]:
+    job = await insert_export(connection, new)
+    requested, blobs = Action.EXPORT_REQUESTED, job.blob_choice
+    await _note(connection, access, requested, job, blobs=blobs, **detail)
+    [shown] = await show_exports(connection, [job])
+    return Answer(shown, status_code=202, location=f"/v1/exports/{job.id}")
 
 
 @router.add(f"GET {_ONE}/parts", _NEEDED, "Get links to an export's parts", order="in order")
 async def get_export_parts(
     export_id: UUID, page: InQuery[PageParameters], connection: Writing, access: Asking
 ) -> PageAnswer[ShownExportPart]:
-    """The parts that are listed so far, each with a link once it is written. Who asks counts as
-    having downloaded what is written: erasures name them."""
+    """The parts that are listed so far, each with a link once it is written. The caller is recorded
+    as having downloaded the written parts, and erasures will name them."""
     job = await _find_readable(connection, access, export_id)
     after = page.find_after(int) or 0
     if after > _MOST_PARTS:
@@ -256,8 +249,8 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     range_: Annotated[str, Header(alias="Range", examples=["bytes=1000-"])] = "",
     if_range: Annotated[str, Header(examples=['"…"'])] = "",
 ) -> StreamingResponse:
-    """The bytes of a part, through the api. `Range` resumes a download: one range of bytes
-    (`bytes=n-`, `bytes=n-m`, `bytes=-n`), with `If-Range` only if `ETag` is still that."""
+    """The bytes of a part, through the api. `Range` resumes a download with one range of bytes
+    (`bytes=n-`, `bytes=n-m`, `bytes=-n`); `If-Range` makes that conditional on the `ETag`."""
     job = await _find_readable(connection, access, export_id)
     parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
     remedy = f"start the export again with POST /v1/exports/{export_id}/restart"
@@ -267,12 +260,12 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
         raise NotFound(f"The export has no part {number}.")
     part = parts[0]
     if part.state == "stale":
-        cause = "an erasure deleted it, because it named something erased"
-        raise Gone(f"The part {number} is not there: {cause}. For the rest of it, {remedy}.")
+        cause = "because it contained something erased"
+        raise Gone(f"An erasure deleted part {number}, {cause}. For the rest of it, {remedy}.")
     if part.state == "removed":
-        raise Gone(f"The part {number} is gone: everything in it was erased.")
+        raise Gone(f"Part {number} is gone: everything in it was erased.")
     if part.state != "written" or part.storage_key is None:
-        raise Conflict(f"The part {number} is {part.state}: ask again when the export is done.")
+        raise Conflict(f"Part {number} is not written yet: ask again when the export is done.")
     assert part.bytes is not None, "it is written"
     assert part.sha256 is not None, "it is written"
     tag = f'"{part.sha256.hex()}"'
@@ -308,7 +301,7 @@ async def list_erased_members(
     export_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ShownErasedMember]:
     """What was exported and has been erased since, in the order of its erasure: delete it from
-    every copy. The `cursor` of the last item shows what has come since."""
+    every copy. The `cursor` of the last item returns what is erased later."""
     await _find_job(connection, access, export_id)
     key = fields.decode(page.cursor, int, int)
     after = FIRST if key is None else (key[0], key[1])

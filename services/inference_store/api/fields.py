@@ -31,7 +31,7 @@ from .answer import Answer, Shown
 def _not_relative(value: Any) -> Any:
     if isinstance(value, str) and "now" in value.lower():
         raise ValueError(
-            "a relative time stands in `filter`: received_at >= now() - duration('PT1H')"
+            "a relative time belongs in `filter`: received_at >= now() - duration('PT1H')"
         )
     return value
 
@@ -129,7 +129,7 @@ class Page(Shown):
 
     items: Sequence[Any]
     next: str | None
-    """The cursor of the next page; null: this was the last."""
+    """The cursor of the next page; null on the last one."""
 
 
 class PageAnswer(Answer[Page], Generic[Item]):
@@ -151,9 +151,9 @@ class PageParameters(Parameters):
     """Which page of a list."""
 
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    """Most items of a page."""
+    """The most items on a page."""
     cursor: Annotated[str, Field(max_length=2000)] | None = None
-    """`next` of the page before."""
+    """`next` of the previous page."""
 
     def find_after(self, kind: type[Any]) -> Any | None:
         """Return the key of one part to continue after; None without a cursor. Raises
@@ -220,7 +220,7 @@ def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
 
 def refuse_cursor(path: str = "query.cursor") -> InvalidCursor:
     """Return the refusal of a cursor that this list has not given."""
-    return InvalidCursor.of(path, "it is damaged or belongs to another list: ask without one")
+    return InvalidCursor.of(path, "it is damaged, or of another list: send the request without it")
 
 
 def _is_storable(part: Any) -> bool:

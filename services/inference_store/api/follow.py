@@ -39,11 +39,11 @@ class FollowLink(Parameters):
     """Which arrivals."""
 
     filter: str | None = Field(default=None, examples=["NOT ok"])
-    """A filter in CQL2. Its relative times are taken at each look."""
+    """A filter in CQL2. Its relative times are resolved at each look."""
     filter_lang: FilterLang = Field(default="cql2-text", alias="filter-lang")
     """The filter's language."""
     seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 3_600.0
-    """The stream ends after so long. Ask again then."""
+    """The stream ends after this time. Open another one then."""
 
 
 class ArrivedInference(Shown):
@@ -63,7 +63,7 @@ class Arrivals(Shown):
     """The data of an event `inferences`."""
 
     items: list[ArrivedInference]
-    """In the order in which they were indexed; the last 50."""
+    """The last 50, in the order in which they were indexed."""
     more: bool
     """Whether others arrived with them."""
 
@@ -85,7 +85,7 @@ Look = Callable[[datetime, frozenset[UUID]], Awaitable[Arrived]]
 router = Router("inferences")
 _STALLED_SECONDS = 60.0
 _MOST_FETCHED = 500
-_NARROW = "Looking for arrivals took too long: use a filter that an index can drive, or none."
+_NARROW = "Looking for arrivals took too long: use a filter that an index serves, or none."
 # OpenAPI 3.1 has no schema of events: some tools apply one to the text, others to each event.
 _STREAM = {
     "content": {EVENTS: {"schema": {}}},
@@ -98,8 +98,9 @@ _STREAM = {
 async def follow_inferences(
     model_id: ModelId, link: InQuery[FollowLink], access: Asking
 ) -> StreamingResponse:
-    """Inferences as they are indexed, in that order, as server-sent events: one a second at most,
-    with the last 50. Those that were received over a day before they were indexed are left out."""
+    """Inferences in the order in which they are indexed, as server-sent events: at most one a
+    second, with the last 50. Those received more than a day before they were indexed are left
+    out."""
     app = access.app
 
     async def look(since: datetime, seen: frozenset[UUID]) -> Arrived:

@@ -24,7 +24,7 @@ from inference_store.inference.errors import (
     NotFound,
     require_revision,
 )
-from inference_store.inference.field_docs import Body, Instant, ShortText, Text
+from inference_store.inference.field_docs import Body, Instant, ShortText, Text, WrongField
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node
 
@@ -39,7 +39,7 @@ _Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
 
 
 class HoldBody(Body):
-    """What is to be kept, whatever policy, erasure or person says: exactly one of `filter` and
+    """What to keep, whatever a policy, an erasure or a person says: exactly one of `filter` and
     `inference_ids`."""
 
     model_config = ConfigDict(
@@ -59,30 +59,31 @@ class HoldBody(Body):
     )
 
     name: Annotated[ShortText, Field(min_length=1)]
-    """For people: what it is about."""
+    """What the hold is about, for people."""
     reason: _Reason
     """Why nothing of it may be deleted."""
     model_id: ShortText | None = None
-    """The model; left out or null: every model, also those to come."""
+    """The model; left out or null for every model, including future ones."""
     filter: Any = filter_field(
-        "Inferences for which it is TRUE or NULL are kept, now and later. It may name keys that no"
-        " inference has yet.",
+        "Present and future inferences for which it is TRUE or NULL are kept. It may name keys that"
+        " no inference has yet.",
         "camera = 'hallway' AND prediction(label = 'person')",
     )
     filter_lang: BodyLang = None
     inference_ids: Ids | None = None
     """Ids, aliases or `uid:<uuid>`: every inference that has one of them, also later ones."""
     types: Annotated[dict[ShortText, ShortText], Field(max_length=100)] = Field(default={})
-    """Types of metadata keys that the filter names and nothing has yet: `string`, `int` …"""
+    """Types of metadata keys in the filter that no inference has yet: `string`, `int` …"""
     until: Instant | None = None
-    """When it ends by itself; left out or null: when it is released."""
+    """When it ends by itself; left out or null: only when it is released."""
 
     @model_validator(mode="after")
     def _one_way(self) -> "HoldBody":
         if (self.filter is None) == (self.inference_ids is None):
-            raise ValueError("give exactly one of `filter` and `inference_ids`")
+            wrong = "filter" if self.filter is None else "inference_ids"
+            raise WrongField(wrong, "give exactly one of `filter` and `inference_ids`")
         if self.types and self.filter is None:
-            raise ValueError("`types` declares the keys of a `filter`: give a `filter` as well")
+            raise WrongField("types", "it declares the keys of a `filter`: give a `filter` too")
         return self
 
 
@@ -91,7 +92,7 @@ class HoldParameters(PageParameters):
 
     state: holds.State | None = None
     model_id: ShortText | None = None
-    """Those that may keep something of this model, those of every model among them."""
+    """Holds that may keep something of this model, including those of every model."""
 
 
 class ReleaseParameters(Parameters):
@@ -101,12 +102,12 @@ class ReleaseParameters(Parameters):
 
 
 class ShownHold(holds.Hold, Shown):
-    """A legal hold; `erased:…` stands for each value that an erasure took."""
+    """A legal hold; `erased:…` stands for each value that an erasure removed."""
 
     model_id: str | None
-    """null: every model, also those to come."""
+    """Null for every model, including future ones."""
     filter: str | None  # type: ignore[assignment]
-    """As CQL2-Text, every name spelt out; null: it was placed by ids."""
+    """In CQL2-Text, with every name spelled out; null if it was placed by ids."""
     state: holds.State
     """`in_force`; `ended`: `until` has passed; `released`: by a person."""
     types: dict[str, str]
@@ -124,10 +125,10 @@ class PlacedHold(ShownHold):
     """A hold as it was placed or changed."""
 
     claimed: int
-    """How many inferences and inputs of it erasures had claimed before: for these it may have
-    come too late."""
+    """How many of its inferences and inputs erasures had claimed before. For these it may be too
+    late."""
     more: bool
-    """Whether there may be more: no more than the first 10,000 claims are looked at."""
+    """Whether there may be more: only the first 10,000 claims are checked."""
     claims: list[ShownClaim]
     """The first hundred of them."""
     warnings: list[str]
@@ -141,11 +142,11 @@ class HoldCount(Shown):
     """When the oldest of them was received."""
     newest: datetime | None
     partial: bool
-    """Whether time was over before all was looked at."""
+    """Whether time ran out before everything was counted."""
 
 
 class HoldDocument(Shown):
-    """What a hold was; of a release, `reason` says why."""
+    """A hold as of this revision; `reason` of a release says why."""
 
     name: str | None = None
     reason: str
@@ -177,8 +178,8 @@ _CLAIMS = 100
 
 @router.add("POST /holds", _NEEDED, "Place a hold", 404, 409, status=201)
 async def place_hold(body: HoldBody, access: Asking) -> Answer[PlacedHold]:
-    """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
-    is listed in it."""
+    """Place a hold. Once this returns, nothing deletes what the hold keeps. The answer lists what
+    erasures had claimed before."""
     return await _write(access, body)
 
 
@@ -186,8 +187,8 @@ async def place_hold(body: HoldBody, access: Asking) -> Answer[PlacedHold]:
 async def list_holds(
     page: InQuery[HoldParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ShownHold]:
-    """Holds, the newest first; ended and released ones too. Those of every model are shown to
-    whoever has the right over everything."""
+    """Holds, the newest first, including ended and released ones. Those of every model are listed
+    only for callers with the right over everything."""
     model = None
     if page.model_id is not None:
         # who has the right over everything also lists holds of a model that is not registered
@@ -217,7 +218,7 @@ async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer
 async def change_hold(
     hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking
 ) -> Answer[PlacedHold]:
-    """Put another hold in its place, under the same id: what only the old one kept is let go."""
+    """Replace a hold under the same id. What only the old one kept is released."""
     return await _write(access, body, hold_id, if_match)
 
 
@@ -225,8 +226,8 @@ async def change_hold(
 async def release_hold(
     hold_id: UUID, why: InQuery[ReleaseParameters], if_match: IfMatch, access: Asking
 ) -> Answer[ShownHold]:
-    """Let go what it kept: policies apply again, and erasures that it held up go on. It stays
-    listed, with its history."""
+    """Release a hold: policies apply again to what it kept, and erasures that waited for it
+    continue. It stays listed, with its history."""
     model_id: str | None = None
 
     async def build_body(connection: AsyncConnection) -> Entry:
@@ -259,8 +260,7 @@ async def get_hold_history(
 
 @router.add(f"GET {_ONE}/held", _NEEDED, "Count what a hold keeps", 409)
 async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer[HoldCount]:
-    """What the hold matches of what is stored now, the newest looked at first, as far as time
-    allows."""
+    """Count what the hold matches now, beginning with the newest, as far as time allows."""
     hold = await holds.get_hold(connection, hold_id, within=access.scope)
     if hold.is_redacted:
         raise Conflict("The hold has ended and an erasure removed its filter: it keeps nothing.")

@@ -11,7 +11,13 @@ import orjson
 from pydantic import ConfigDict, Field, create_model
 
 from inference_store.api.answer import Problem
-from inference_store.export.columns import DISTANCE, FIXED_COLUMNS, Kind, predictions_column
+from inference_store.export.columns import (
+    DISTANCE,
+    FIXED_COLUMNS,
+    Kind,
+    is_within,
+    predictions_column,
+)
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.inference.nearest import describe_alike, nearest
@@ -26,7 +32,7 @@ from .answer import Shown
 
 
 class ResolvedTime(Shown):
-    """A relative time of the filter, and the instant that it was taken for."""
+    """A relative time of the filter, and the instant that it stands for."""
 
     expression: str = Field(examples=["now() - duration('PT1H')"])
     """As the filter has it, in CQL2-Text."""
@@ -41,14 +47,14 @@ class Resolved(Shown):
     """An answer about a filter."""
 
     resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
+    """The instants that the filter's relative times stand for, if it has any."""
 
 
 class Explained(Resolved):
     """An answer of a query that may be explained."""
 
     explain: Explanation | None = None
-    """Where it was asked for."""
+    """Only if it was requested."""
 
 
 class InferenceCount(Explained):
@@ -59,7 +65,7 @@ class InferenceCount(Explained):
 
 
 class ShownMetadataEntry(Shown):
-    """One metadata item as it came."""
+    """A metadata item as it was sent."""
 
     key: str
     type: str
@@ -84,11 +90,10 @@ _ALWAYS: Final = {
 }
 # Those of properties are the properties' own.
 _MEANINGS: Final = {
-    "prediction_count": "Null: the response failed or could not be read.",
-    MATCHED: "Whether it satisfies a condition in prediction(…) or count_predictions(…) that no NOT"
-    " negates, or the body's `prediction`; null: the question has none.",
-    DISTANCE: "Where the page is sorted by distance: metres to the point; null: it has no"
-    " location.",
+    "prediction_count": "Null if the response failed or could not be read.",
+    MATCHED: "Whether it satisfies a condition in prediction(…) or count_predictions(…) that is not"
+    " negated, or the body's `prediction`; null if the query has none.",
+    DISTANCE: "Metres to the point, if the page is sorted by distance; null without a location.",
 }
 
 
@@ -115,7 +120,8 @@ class ShownPrediction(_Members):  # type: ignore[misc]
 
 
 class Urls(Shown):
-    """Links that read the blobs without a token, for a while; null: there is no such blob."""
+    """Links that read the blobs without a key, for a limited time; null if there is no such
+    blob."""
 
     data: str | None
     response: str | None
@@ -123,13 +129,13 @@ class Urls(Shown):
 
 
 class PartialPrediction(ShownPrediction):
-    """What `fields` asked for of an element of a response."""
+    """The requested `fields` of a prediction."""
 
     model_config = ConfigDict(json_schema_extra=_without_required)
 
 
 class PartialUrls(Urls):
-    """What `fields` asked for of the links."""
+    """The requested `fields` of the links."""
 
     model_config = ConfigDict(json_schema_extra=_without_required)
 
@@ -138,32 +144,38 @@ _Columns: Any = _model_columns(((one.name, one.kind) for one in FIXED_COLUMNS), 
 
 
 class ShownInference(_Columns):  # type: ignore[misc]
-    """One datum and what the model said of it. What is not known is null."""
+    """An input, and what the model returned for it. What is unknown is null."""
 
     metadata: list[ShownMetadataEntry] | dict[str, Any] | None = None
-    """By key, with `metadata_as` object."""
+    """An object by key if `metadata_as` is `object`."""
     predictions: list[ShownPrediction] | None = None
     urls: Urls | None = None
     cursor: str | None = None
-    """What goes on after it; where `cursors` asked for it."""
+    """A cursor that continues after it, if `cursors` is set."""
 
 
 class PartialInference(ShownInference):
-    """An inference with the fields alone that were asked for by `fields`."""
+    """An inference with only the requested `fields`."""
 
     model_config = ConfigDict(json_schema_extra=_without_required)
 
     metadata: list[ShownMetadataEntry] | dict[str, Any] | None = None
-    """By key, with `metadata_as` object."""
+    """An object by key if `metadata_as` is `object`."""
     predictions: list[PartialPrediction] | None = None
     urls: PartialUrls | None = None
 
 
+class EditedInference(ShownInference):
+    """An inference after a change of its metadata."""
+
+    warnings: list[str]
+
+
 class InferenceDetail(ShownInference):
-    """An inference that was asked for by its id."""
+    """An inference that was read by its id."""
 
     count: int
-    """How many inferences of the model have this id; 1000: at least so many."""
+    """How many inferences of the model have this id; 1000 means at least 1,000."""
 
 
 class InferencePage(Explained):
@@ -171,9 +183,9 @@ class InferencePage(Explained):
 
     items: list[ShownInference | PartialInference]
     next: str | None
-    """Cursor of the next page; null: this was the last."""
+    """The cursor of the next page; null on the last one."""
     searched_back_to: datetime | None
-    """Set when time ran out: how far the search came. The cursor goes on from there."""
+    """Set when time ran out: how far the search came. The cursor continues from there."""
     warnings: list[str]
 
 
@@ -181,28 +193,28 @@ class StreamedInference(PartialInference):
     """A line of a stream: an inference."""
 
     cursor: str
-    """What goes on after this line."""
+    """A cursor that continues after this line."""
 
 
 class StreamSearching(Shown):
-    """A line of a stream that has found nothing for a while, and goes on."""
+    """A line of a stream that has found nothing for a while and is still searching."""
 
     cursor: str
-    """What goes on from here."""
+    """A cursor that continues from here."""
     searched_back_to: datetime
     """How far the search has come."""
 
 
 class StreamEnd(Resolved):
-    """The last line of a stream. One without it was cut off: go on with the last line's cursor."""
+    """The last line of a stream. A stream without it was cut off: continue with the last cursor."""
 
     count: int
     """How many inferences were sent."""
     next: str | None
-    """What goes on from here; null: nothing more matches."""
+    """A cursor that continues from here; null if nothing more matches."""
     warnings: list[str]
     problem: Problem | None
-    """Why the stream ended before its end, as a refusal would have said."""
+    """Why the stream ended early, in the form of an error; else null."""
 
 
 LINES: Final = (StreamedInference, StreamSearching, StreamEnd)
@@ -348,11 +360,6 @@ def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
     if field == _URLS:
         return {name: value[name] for name in value if name in parts}
     return [{name: element[name] for name in element if name in parts} for element in value]
-
-
-def is_within(name: str, key: str) -> bool:
-    """Return whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
-    return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:

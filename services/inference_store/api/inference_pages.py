@@ -5,7 +5,7 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.export import columns
-from inference_store.export.columns import DISTANCE, Row
+from inference_store.export.columns import DISTANCE, Row, is_within
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
@@ -70,7 +70,7 @@ from .access import Access
 from .answer import encode_json
 from .conditions import Conditions, InferenceQuery, RequestedFilter
 from .http import escape_segment
-from .inference_models import FieldSelection, MetadataAs, convert_metadata, is_within
+from .inference_models import FieldSelection, MetadataAs, convert_metadata
 
 _FEW_INFERENCES = 4
 """The links of so few inferences are signed in less time than a thread takes to start."""
@@ -103,7 +103,14 @@ async def build_links(
     """Return where each inference's blobs are read: presigned links, or the api's own routes."""
     settings, blobs = access.settings, access.blobs
     if settings.presigned_urls == "off":
-        return [_build_routes(model_id, inference) for inference in inferences]
+        path = f"/v1/models/{escape_segment(model_id)}/inferences/uid:"
+        return [
+            {
+                blob: f"{path}{inference.uid}/{blob}" if get_storage_key(inference, blob) else None
+                for blob in BLOBS
+            }
+            for inference in inferences
+        ]
     seconds = settings.presigned_url_seconds
     if len(inferences) <= _FEW_INFERENCES and settings.s3_access_key.get_secret_value():
         return [_presign(blobs, inference, seconds) for inference in inferences]
@@ -113,23 +120,14 @@ async def build_links(
     )
 
 
-def _build_routes(model_id: str, inference: Inference) -> dict[str, str | None]:
-    path = f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
-    is_stored = {blob: get_storage_key(inference, blob) is not None for blob in BLOBS}
-    return {blob: f"{path}/{blob}" if is_stored[blob] else None for blob in BLOBS}
-
-
 def _presign(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
-    return {blob: _presign_one(blobs, get_storage_key(inference, blob), seconds) for blob in BLOBS}
-
-
-def _presign_one(blobs: Blobs, key: str | None, seconds: int) -> str | None:
-    if key is None:
-        return None
-    try:
-        return blobs.presign(parse_stored(key), seconds)
-    except BlobMissing:  # a key that no client can address, or a bucket that is no longer allowed
-        return None
+    links: dict[str, str | None] = dict.fromkeys(BLOBS)
+    for blob in BLOBS:
+        # missing: a key that no client can address, or a bucket that is no longer allowed
+        if (key := get_storage_key(inference, blob)) is not None:
+            with suppress(BlobMissing):
+                links[blob] = blobs.presign(parse_stored(key), seconds)
+    return links
 
 
 async def read_one(
@@ -369,7 +367,7 @@ def _refuse(paths: dict[str, str], names: Sequence[str]) -> UnknownKey:
         message = f"there is no metadata key {shortened(key)}; {describe_alike(near)}"
         faults.append(Fault(path, message, near))
     more = len(paths) - len(faults)
-    others = f" And {more:,} more are not there." if more else ""
+    others = f" {more:,} more keys are unknown." if more else ""
     return UnknownKey(f"{faults[0].path}: {faults[0].message}.{others}", faults=faults)
 
 

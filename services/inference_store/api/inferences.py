@@ -45,10 +45,10 @@ class NeighbourQuery(Conditions):
     )
 
     uid: UUID
-    """It need not match. In order of time it need not be there any more, for a uid is a place in
-    time; in another order it must be (404)."""
+    """It does not have to match. In order of time it may even have been erased, because a uid is a
+    point in time; in any other order it must exist (404)."""
     sort: Sort = NEWEST_FIRST
-    """As a page takes it."""
+    """As in a query."""
 
 
 class Neighbour(Shown):
@@ -63,10 +63,10 @@ class Neighbours(Resolved):
     """The nearest matches before and after an inference, in the order of `sort`."""
 
     before: Neighbour | None
-    """Null: there is none, or the time ran out."""
+    """Null if there is none, or time ran out."""
     after: Neighbour | None
     complete: bool
-    """False: the time ran out on one side, and a null may be one that was not found."""
+    """False if time ran out on one side: a null may be one that was not found yet."""
     warnings: list[str]
 
 
@@ -85,13 +85,13 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     include: Annotated[
         IncludeOfLink | None,
         Query(
-            description="What is shown beside it; repeat it, or separate names by commas."
-            " Left out: `metadata`, `predictions`, and `urls` where the caller may read inputs."
+            description="What to return beside it. Repeat it, or separate names by commas."
+            " Default: `metadata`, `predictions`, and `urls` if the caller may read inputs."
         ),
     ] = None,
     metadata_as: Annotated[
         MetadataAs,
-        Query(description="A list of items as they came, or an object of typed values by key."),
+        Query(description="A list of items as they were sent, or an object of typed values."),
     ] = "list",
 ) -> Answer[InferenceDetail]:
     """The newest inference of that id, how many there are, and links to its blobs."""
@@ -110,9 +110,9 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
 async def erase_inference(
     model_id: ModelId, inference_id: InferenceId, access: Asking
 ) -> Answer[ShownErasure]:
-    """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
-    stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
-    it."""
+    """Erase every inference with that id and its blobs, including those that another erasure hides.
+    Queries stop showing them at once, and the retention service does the rest. GET
+    /v1/erasures/{id} shows the progress."""
     new_erasure = NewErasure(uuid4(), "request", "inference", requested_by=access.who.actor)
 
     async def build_body(connection: AsyncConnection) -> Body:

@@ -25,7 +25,7 @@ from .routing import Router
 
 
 class NewKey(Body):
-    """A key to make. A key can be given no more than whoever makes it has."""
+    """A key to create. It cannot have more rights than its creator."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -50,9 +50,9 @@ class Rotation(Body):
     """A new text for a key."""
 
     old_works_until: Instant | None = None
-    """Until when the text before works beside the new one; left out: it stops at once."""
+    """Until when the old text keeps working; left out: it stops at once."""
     expires_at: Instant | None = None
-    """When the key expires from now on; left out: as it was."""
+    """The key's new expiry; left out: unchanged."""
 
 
 class ShownGrantedRights(Shown):
@@ -76,13 +76,13 @@ class ApiKeySecret(ShownApiKey):
 
 
 router = Router("keys and audit")
-KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"])]
+KeyId = Annotated[ShortText, Path(examples=["k7mwx2ab9cde"])]
 _NEEDED = Needs(Right.ADMIN, Over.EVERYTHING)
 
 
 @router.add("POST /keys", _NEEDED, "Make a key", status=201)
 async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> Answer[ApiKeySecret]:
-    """Make a key. Its text is in this answer and nowhere else: of it, only a hash is kept."""
+    """Create a key. Its text is in this answer only: the store keeps just a hash of it."""
     grants = tuple(body.grants)
     _refuse_more(access, grants)
     _refuse_longer(access, body.expires_at)
@@ -99,7 +99,7 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
 async def list_api_keys(
     page: InQuery[PageParameters], connection: Reading
 ) -> PageAnswer[ShownApiKey]:
-    """Keys, the newest first; revoked ones too."""
+    """Keys, the newest first, including revoked ones."""
     after = page.find_before(str)
     keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
     return page.answer(keys, ShownApiKey.show, by_time("created_at"))
@@ -115,7 +115,8 @@ async def get_api_key(key_id: KeyId, connection: Reading) -> Answer[ShownApiKey]
 async def rotate_api_key(
     key_id: KeyId, body: Rotation, connection: Writing, access: Asking
 ) -> Answer[ApiKeySecret]:
-    """Give a key a new text; the one before works on until the time that is given, if one is."""
+    """Give a key a new text. The old one keeps working until `old_works_until`, if that is
+    given."""
     old_key = await api_keys.get(connection, key_id, lock=True)
     _refuse_more(access, old_key.grants)
     _refuse_longer(access, body.expires_at or old_key.expires_at)
@@ -134,7 +135,7 @@ async def rotate_api_key(
 
 @router.add("POST /keys/{key_id}/revoke", _NEEDED, "Revoke a key")
 async def revoke_api_key(key_id: KeyId, connection: Writing, access: Asking) -> Answer[ShownApiKey]:
-    """Let a key work no more, on every replica within two seconds; it stays listed."""
+    """Revoke a key. It stops working on every replica within two seconds, and stays listed."""
     key = await api_keys.revoke(connection, key_id, by=access.caller.name)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)
     access.app.authenticator.keys.forget(key_id)
@@ -178,15 +179,15 @@ class AuditParameters(PageParameters):
 
 
 class ShownAuditEntry(AuditEntry, Shown):
-    """One thing that was done."""
+    """An entry of the audit."""
 
 
 @router.add("GET /audit", Needs(Right.ADMIN, Over.SOME), "Read the audit")
 async def list_audit(
     page: InQuery[AuditParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ShownAuditEntry]:
-    """Every change and every read of an input, the newest first; what belongs to no model only
-    where everything is administered."""
+    """Every change and every read of an input, the newest first. Entries of no model are listed
+    only for callers with `admin` over everything."""
     chosen = Filter(within=access.scope, **page.model_dump(exclude={"limit", "cursor"}))
     before = page.find_after(int)
     entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)

@@ -1,6 +1,7 @@
 """The filter language: which parts of the standard are kept, and what a model's filters name."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ class ShownConformanceClass(Shown):
     title: str
     meaning: str
     kept: bool
-    """Wholly; single operations of a class may be kept if it is not."""
+    """Whether all of it is supported. If not, single operations of the class may still be."""
     uri: str
 
 
@@ -37,7 +38,7 @@ class ShownConformance(Shown):
     """The conformance classes of CQL2."""
 
     conformsTo: list[str]
-    """The URIs of those that are kept."""
+    """The URIs of those that are supported."""
     classes: list[ShownConformanceClass]
 
 
@@ -63,7 +64,7 @@ class SchemaAnswer(Answer[Any]):
 
 @router.add("GET /conformance", Needs(Right.READ, Over.SOME), "List conformance classes")
 async def get_conformance() -> Answer[ShownConformance]:
-    """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
+    """The conformance classes of OGC CQL2 (21-065r2), and whether they are supported."""
     classes = [ShownConformanceClass.show(conformance) for conformance in CONFORMANCE.values()]
     uris = [conformance.uri for conformance in CONFORMANCE.values() if conformance.kept]
     return Answer(ShownConformance(conformsTo=uris, classes=classes))
@@ -130,11 +131,14 @@ def _describe_key(key: KeySeen) -> dict[str, Any]:
     schemas = [dict(_SCHEMAS[family]) for family in sorted(key.families)]
     examples = [_convert_example(seen, text) for seen in key.types for text in seen.examples]
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
+    several = ", several of one inference" if key.many else ""
     if key.many:
         schema = {"type": "array", "items": schema}
     return {
         "title": key.name,
-        "description": _write_description(key),
+        "description": f"Metadata, compared as {' or '.join(sorted(key.families))}{several}."
+        if key.families
+        else "Metadata; a filter can only test whether it was sent.",
         **schema,
         "examples": [
             escape_text(example) if isinstance(example, str) else example
@@ -147,21 +151,10 @@ def _describe_key(key: KeySeen) -> dict[str, Any]:
     }
 
 
-def _write_description(key: KeySeen) -> str:
-    if not key.families:
-        return "Metadata; only whether it was sent can be asked."
-    kinds = " or ".join(sorted(key.families))
-    several = ", several of one inference" if key.many else ""
-    return f"Metadata, compared as {kinds}{several}."
-
-
 def _convert_example(type_seen: TypeSeen, example: str) -> Any:
     if type_seen.family == "bool":
         return example.lower() in {"true", "1"}
     if type_seen.family == "number":
-        try:
-            number = Decimal(example)
-        except InvalidOperation:
-            return example
-        return number if number.is_finite() else example
+        with suppress(InvalidOperation):
+            return number if (number := Decimal(example)).is_finite() else example
     return example

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from inference_store.inference.errors import Conflict, Fault, Invalid
-from inference_store.inference.field_docs import Body, ShortText
+from inference_store.inference.errors import Conflict, Invalid
+from inference_store.inference.field_docs import Body, ShortText, WrongField
 from inference_store.inference.json_text import (
     Json,
     Number,
@@ -43,7 +43,7 @@ def _read_exact(value: Any) -> Any:
 
 
 class MetadataItem(Body):
-    """One metadata item to add, or to put in the place of the one that has its key."""
+    """A metadata item to add, or to replace the one with the same key."""
 
     key: Annotated[ShortText, Field(min_length=1)]
     type: Annotated[str, Field(max_length=32)]
@@ -63,14 +63,14 @@ class MetadataChange(Body):
     )
 
     metadata: Annotated[list[MetadataItem], Field(max_length=256)] = Field(default=[])
-    """Items to add, or to put in the place of those with their keys."""
+    """Items to add, or to replace those with the same keys."""
     remove: Annotated[list[ShortText], Field(max_length=256)] = Field(default=[])
-    """Keys of items to remove; one that is not there is no error."""
+    """Keys of items to remove. Keys that are not there are ignored."""
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         if not self.metadata and not self.remove:
-            raise ValueError("give `metadata` to add or change, or keys to `remove`")
+            raise WrongField("metadata", "give items to add or change, or keys to `remove`")
         return self
 
 
@@ -109,7 +109,7 @@ class Change:
             if "from_response" in entry.flags and _resolve_alias(entry.key) in self.removed:
                 raise Conflict(
                     f"{shortened(entry.key)} came with the response and cannot be removed: change"
-                    " its value."
+                    " its value instead."
                 )
 
     def removes(self, name: str, old: Sequence[Entry]) -> bool:
@@ -172,7 +172,7 @@ def check_change(
         _check_item(f"metadata[{number}]", item, caps)
     removed = frozenset(map(_resolve_alias, remove))
     if len({_resolve_alias(item.key) for item in items} - removed) < len(items):
-        raise Invalid("A key is given twice.", faults=[Fault("metadata", "a key is given twice")])
+        raise Invalid.of("metadata", "each key may be given once")
     document: Json = [item.model_dump() for item in items]
     metadata = read_metadata(write_json(document).encode(), caps=caps)
     return Change(tuple(items), metadata, removed)
@@ -181,17 +181,13 @@ def check_change(
 def _check_item(path: str, item: MetadataItem, caps: MetadataCaps) -> None:
     entry = type_named(item.type)
     if entry is None:
-        raise _make_invalid(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
+        raise Invalid.of(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
     if item.value is None:
         return
     value, flag = entry.parse(item.value, caps)
     # JSON has no value of its own: it is split into leaves
     if flag is not None if entry.family is None else value is None:
-        raise _make_invalid(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
-
-
-def _make_invalid(path: str, message: str, known_types: Sequence[str] = ()) -> Invalid:
-    return Invalid(f"{path}: {message}.", faults=[Fault(path, message, known_types)])
+        raise Invalid.of(f"{path}.value", f"it is not of the type {entry.type.value} ({flag})")
 
 
 def _resolve_alias(key: str) -> str:

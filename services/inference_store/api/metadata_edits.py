@@ -59,13 +59,14 @@ from inference_store.inference.metadata import (
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.query import lookup
+from inference_store.query.properties import PROPERTIES
 from inference_store.query.read import Inference, read
 
 from .access import Access, Asking
 from .answer import Answer
 from .dependencies import IfMatch
 from .http import INFERENCE, InferenceId, ModelId
-from .inference_models import ShownInference
+from .inference_models import EditedInference
 from .inference_pages import format_inference
 from .metadata_changes import Change, MetadataChange, check_change
 from .routing import Router
@@ -196,8 +197,8 @@ async def _require_still_held(
     ended = [hold for hold in keeping if hold not in after]
     if ended:
         raise HeldByHold(
-            f"The legal hold {ended[0].name!r} ({ended[0].id}) keeps the inference, and no longer"
-            " would: change or release the hold first."
+            f"The legal hold {ended[0].name!r} ({ended[0].id}) keeps the inference, and would not"
+            " match it any more: change or release the hold first."
         )
 
 
@@ -336,10 +337,9 @@ async def change_metadata(
     body: MetadataChange,
     if_match: IfMatch,
     access: Asking,
-) -> Answer[ShownInference]:
-    """Add metadata items, put them in the place of those with their keys, or remove items; written
-    back to the metadata blob. An id that several inferences have is refused: `uid:` says which
-    one."""
+) -> Answer[EditedInference]:
+    """Add, replace or remove metadata items, in the index and in the metadata blob. If several
+    inferences have the id, name one by `uid:`."""
     change = check_change(body.metadata, remove=body.remove, caps=find_caps(access))
     async with access.engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
@@ -353,6 +353,11 @@ async def change_metadata(
     inference = await apply(access, registration, uid, wanted, make_dictionary(access))
     assert inference is not None, "each request changes the revision"
     shown: Any = format_inference(model_id, inference)
+    shown["warnings"] = [
+        f"{name!r} is the name of a property too. Filters and sorts must now name the key"
+        f" `metadata.{name}`, and the property `inference.{name}`."
+        for name in sorted(change.names & PROPERTIES.keys())
+    ]
     return Answer(shown, revision=inference.row["revision"])
 
 

@@ -37,7 +37,8 @@ def _task_type(name: str) -> str:
 
 
 class RegistrationBody(Body):
-    """What is said of a model. What is left out is unset; it applies to events still to come."""
+    """The registration of a model. Fields that are left out are unset. It applies to future
+    events."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -62,38 +63,38 @@ class RegistrationBody(Body):
     output_mapping: OutputMapping | None = None
     """Which tensors of the answer are boxes, scores and labels."""
     reason: ShortText | None = None
-    """Why it moves; needed where a minimum age is left behind."""
+    """Why it moves; required if it leaves a minimum age behind."""
 
 
 class PendingMove(Shown):
-    """A move that does not count for retention yet. To move it back takes it away."""
+    """A move that does not apply to retention yet. Moving the model back cancels it."""
 
     from_project_id: str | None
-    """The project that it left: its policy decides until then."""
+    """The project that it left, whose policy applies until then."""
     effective_at: datetime
 
 
 class ShownRegistration(Registration, Shown):
-    """A model's entry."""
+    """A registered model."""
 
     pending_move: PendingMove | None
-    """Where it has moved, and another policy does not decide yet."""
+    """Set after a move, as long as the policy of the old project still applies."""
 
 
 class MoveWarning(Shown):
-    """Which retention policies decide about a model after a move, also about what is stored."""
+    """The retention policies of a model after a move. They apply to what is stored already, too."""
 
     effective_at: datetime
-    """From when on. Until then those of the project that it left decide."""
+    """When they begin to apply. Until then those of the old project do."""
     policies: list[ShownPolicy]
-    """The nearest first. What none of them deletes is kept."""
+    """The most specific first. What none of them deletes is kept."""
 
 
 class PutRegistration(ShownRegistration):
-    """A model's entry as it was just put."""
+    """A model as it was just registered."""
 
     warning: MoveWarning | None = None
-    """Only where it was moved to another project."""
+    """Only if it was moved to another project."""
 
 
 class ModelParameters(PageParameters):
@@ -104,15 +105,16 @@ class ModelParameters(PageParameters):
 
 
 class ShownProject(registrations.Project, Shown):
-    """What registrations name as their project."""
+    """A project, which registrations name."""
 
 
 class ShownSeenType(Shown):
-    """One type under which a key came."""
+    """A type that values of the key were sent as."""
 
     type: str
     flag: str
-    """Empty where the values are indexed as their type; else why not, or how they came."""
+    """Empty if the values are indexed as their type; else why they are not, or how they were
+    sent."""
     count: int
     first_seen: datetime
     last_seen: datetime
@@ -126,7 +128,7 @@ class ShownMetadataKey(Shown):
     compared_as: list[str]
     """number, string, bool, timestamp: what its values can be compared as."""
     conflict: bool
-    """Its values came as things that cannot be compared with each other."""
+    """Whether values were sent as types that cannot be compared with each other."""
     count: int
     types: list[ShownSeenType]
 
@@ -136,7 +138,8 @@ class MetadataKeyPage(Page):
 
     items: list[ShownMetadataKey]
     capped: bool
-    """The model has as many keys as are indexed: further ones are kept, and not indexed."""
+    """Whether the model has reached the limit of indexed keys. Further keys are stored, but not
+    indexed."""
 
 
 router = Router("models")
@@ -144,7 +147,7 @@ _NEEDED = Needs(Right.READ, Over.SOME)
 _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
-@router.add("GET /models", _NEEDED, "List models", order="in order of model id")
+@router.add("GET /models", _NEEDED, "List models", 404, order="in order of model id")
 async def list_models(
     page: InQuery[ModelParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ShownRegistration]:
@@ -156,6 +159,8 @@ async def list_models(
         within=access.scope,
         project_id=page.project_id,
     )
+    if page.project_id is not None and page.cursor is None and not rows:
+        raise NotFound(f"There is no project {page.project_id!r} with models that you may read.")
     return page.answer(
         rows,
         lambda row: ShownRegistration.show(row, pending_move=_show_move(row)),
@@ -175,11 +180,11 @@ async def get_model(
 async def put_model(
     model_id: ModelId, body: RegistrationBody, if_match: IfMatch, access: Asking
 ) -> Answer[PutRegistration]:
-    """Register a model, or replace what is said of it. Another `project_id` moves it: `warning`
-    has the policies there. If they may delete what the present ones keep, these decide for a
-    grace."""
+    """Register a model, or replace its registration. Another `project_id` moves it, and `warning`
+    has the policies there. If they may delete what the present ones keep, the present ones still
+    apply for a grace period."""
     if not model_id:
-        raise Invalid("A model's id has at least one character.")
+        raise Invalid.of("path.model_id", "it must not be empty")
     try:
         return await _put(access, model_id, body, if_match)
     except Conflict:  # an event registered it, or it was moved meanwhile: check everything again
@@ -210,9 +215,7 @@ async def list_keys(
     items, following = page.cut(rows, attrgetter("name"))
     number = await key_registry.count(connection, model)
     shown = [
-        ShownMetadataKey.show(
-            key, compared_as=sorted(key.families), count=sum(seen.count for seen in key.types)
-        )
+        ShownMetadataKey.show(key, compared_as=sorted(key.families))
         for key in items
         if key.types  # else no inference has it any more, and retention removes it
     ]
@@ -300,7 +303,12 @@ async def _move(
     async def build_body(connection: AsyncConnection) -> Entry:
         return await _build_move(connection, access, model_id, body, expected)
 
-    await access.ledger.write("model_moved", build_body, actor=access.who, note=_build_move_note)
+    def build_note(entry: Entry) -> Note:
+        named = ("project_id", "from_project_id", "moves_at", "reason")
+        detail = {n: entry[n] for n in named if n == "project_id" or entry[n] is not None}
+        return Note(Action.MODEL_MOVED, model_id, detail)
+
+    await access.ledger.write("model_moved", build_body, actor=access.who, note=build_note)
     async with access.engine.begin() as connection:
         registration = await registrations.get(connection, model_id, lock=True)
         owners = policies.list_owners(model_id, registration.project_id)
@@ -332,18 +340,8 @@ async def _build_move(
     if await policies.is_minimum_undercut(connection, registration, body.project_id):
         access.require_right(Right.OVERRIDE, registration)
         if not body.reason:
-            raise Invalid.of(
-                "reason", "give the reason why the model may leave a minimum age behind"
-            )
+            raise Invalid.of("reason", "say why the model may leave a minimum age behind")
     grace_seconds = access.settings.policy_grace_seconds
     return await policies.describe_move(
         connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason
-    )
-
-
-def _build_move_note(body: Entry) -> Note:
-    more = {name: body[name] for name in ("from_project_id", "moves_at", "reason")}
-    given_values = {name: value for name, value in more.items() if value is not None}
-    return Note(
-        Action.MODEL_MOVED, body["model_id"], {"project_id": body["project_id"], **given_values}
     )

@@ -55,7 +55,7 @@ from .routing import Endpoint, Router
 
 
 class RuleBody(Ages):
-    """One rule: what it is of, and how long each part is kept."""
+    """A rule: what it applies to, and how long each part is kept."""
 
     filter: Any = filter_field(
         "The first rule whose filter is TRUE decides; a rule without a filter applies to all.",
@@ -63,21 +63,22 @@ class RuleBody(Ages):
     )
     types: Annotated[dict[ShortText, ShortText], Field(max_length=32)] = Field(
         default={},
-        description="The types of metadata keys in the filter that no inference has yet.",
+        description="Types of metadata keys in the filter that no inference has yet.",
         examples=[{"reviewed": "bool"}],
     )
 
 
 class PolicyBody(Bounds):
-    """A policy: the first rule that is TRUE decides; where none is, the next wider policy."""
+    """A policy. The first rule whose filter is TRUE decides; if none is, the next wider policy
+    does."""
 
     level: LevelName
     """Whose policy it is, as in the path: what was sent to another path by mistake is refused."""
     id: ShortText | None
-    """The id of the model or project, as in the path, not escaped; null: the default has none."""
+    """The id of the model or project, as in the path but not escaped; null for the default."""
     rules: Annotated[tuple[RuleBody, ...], Field(max_length=MOST_RULES)] = ()
     reason: ShortText | None = None
-    """Why, for the history; needed where a minimum age is undercut, shortened or taken away."""
+    """Why, for the history; required if a minimum age is undercut, shortened or removed."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -86,24 +87,24 @@ class PolicyBody(Bounds):
         return self
 
     effective: Literal["now"] | None = None
-    """`now`: without the grace; needs the preview's `token`."""
+    """`now` skips the grace period, and needs the `token` of a preview."""
     token: UUID | None = None
-    """Of the preview of this very policy, an hour old at most."""
+    """From a preview of this same policy, at most an hour old."""
 
 
 class Reason(Parameters):
     """Why."""
 
     reason: ShortText | None = None
-    """Needed where a minimum age is taken away."""
+    """Required if a minimum age is removed."""
 
 
 class ShownRule(Shown):
-    """What a rule is of, and how long the parts are kept."""
+    """What a rule applies to, and how long the parts are kept."""
 
     name: str | None = None
     filter: str | None = None
-    """CQL2-Text; null: everything."""
+    """In CQL2-Text; null for everything."""
     keep_input: str
     keep_response: str
     keep_inference: str
@@ -116,7 +117,7 @@ class ShownPolicyVersion(Shown):
     state: str
     """`in_force`, `pending` (it begins at `effective_at`), `revoked` before it began, or `past`."""
     removed: bool
-    """From this version on there is no policy."""
+    """Whether this version removed the policy."""
     rules: list[ShownRule]
     max_inferences: int | None
     minimum_age: str | None
@@ -134,16 +135,16 @@ class LossCount(Shown):
 
     count: int
     bytes: int
-    """Of their inputs, as far as sizes are known; of responses none is."""
+    """Of their inputs, as far as sizes are known. Sizes of responses are not."""
     unknown_sizes: int
     held: int
-    """More of them, which legal holds keep."""
+    """Further inferences, which legal holds keep."""
     oldest: datetime | None
     newest: datetime | None
 
 
 class DecidedBy(Shown):
-    """A rule, and whose policy it stands in."""
+    """A rule, and the policy that it is in."""
 
     level: str
     model_id: str | None
@@ -163,48 +164,48 @@ class LossExample(Shown):
     scope: str
     """`inference` (everything), `response` or `input`."""
     decided_by: DecidedBy | None
-    """Null: a limit."""
+    """Null for a limit."""
 
 
 class WouldDelete(Shown):
     """What a policy would delete today, together with the policies around it."""
 
     inferences: LossCount
-    """What goes whole."""
+    """Inferences that would be deleted as a whole."""
     responses: LossCount
     inputs: LossCount
     more_than_now: int
-    """Inferences that lose something which what is in force now does not take."""
+    """Inferences that lose something that the policies in force would keep."""
     exports: int
-    """Exports that name something that would go: an erasure deletes their parts that have it."""
+    """Exports that contain something that would be deleted: their parts that do are deleted too."""
     partial: bool
-    """The time was over before all was looked at: it is more."""
+    """Whether time ran out before everything was counted, so that there may be more."""
     examples: list[LossExample]
 
 
 class PolicyPreview(Shown):
-    """What a policy would do, without setting it."""
+    """What setting a policy would do."""
 
     would_delete: WouldDelete
     grace_seconds: float
-    """So long after it is set it would begin."""
+    """How long after it is set the policy would begin."""
     token: UUID
-    """Lets this policy begin at once, for an hour, while nothing else is set."""
+    """Lets this policy begin at once. Valid for an hour, unless another policy is set meanwhile."""
     warnings: list[str]
 
 
 class ShownPolicy(ShownPolicyVersion):
-    """The policy that is in force, or, where none is, the one that waits to begin."""
+    """The policy that is in force, or else the one that is pending."""
 
     level: str
     """`model`, `project` or `default`: whose policy it is."""
     model_id: str | None
     project_id: str | None
     pending: ShownPolicyVersion | None
-    """What begins later, until it is revoked."""
+    """The version that begins later, unless it is revoked."""
     warnings: list[str]
     would_delete: WouldDelete | None = None
-    """What it would delete today; only where it was just set."""
+    """What it would delete today; only in the answer to setting it."""
 
 
 async def check_allowed(
@@ -224,10 +225,9 @@ def show_state(
 ) -> ShownPolicy:
     """Make the answer about a policy of which this version is shown."""
     pending = None if state.pending is None else show_version(state.pending, state)
+    whose = {name: getattr(owner, name) for name in ("level", "model_id", "project_id")}
     description = _describe_version(version, state)
-    return ShownPolicy.show(
-        version, level=owner.level, pending=pending, **description, **describe_owner(owner), **more
-    )
+    return ShownPolicy.show(version, pending=pending, **description, **whose, **more)
 
 
 def show_version(version: PolicyVersion, state: PolicyState) -> ShownPolicyVersion:
@@ -248,14 +248,6 @@ def _describe_version(version: PolicyVersion, state: PolicyState) -> dict[str, A
         ],
         **{name: getattr(bounds, name) for name in policies.Bounds.model_fields},
         "updated_at": version.set_at,
-    }
-
-
-def describe_owner(owner: PolicyOwner) -> dict[str, str | None]:
-    """Return the ids of the model or project whose policy it is."""
-    return {
-        "model_id": owner.subject if owner.level == "model" else None,
-        "project_id": owner.subject if owner.level == "project" else None,
     }
 
 
@@ -347,7 +339,7 @@ _AGELESS: Final = Clock(
 
 @add_policy_route("GET", "get", "Read {policy}", 404)
 async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answer[ShownPolicy]:
-    """The policy in force, and what waits to begin; 404 where there is neither."""
+    """The policy in force and the pending one; 404 if there is neither."""
     await check_allowed(connection, access, of)
     state = await policies.find_state(connection, of)
     version = state.in_force or state.pending
@@ -372,8 +364,8 @@ async def get_history(
 async def put_policy(
     body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf
 ) -> Answer[ShownPolicy]:
-    """Set how long inputs, responses and inferences are kept; it applies to those stored
-    already, too. One that would delete any of them begins after a grace."""
+    """Set how long inputs, responses and inferences are kept, including those stored already. A
+    policy that would delete any of them begins after a grace period."""
     lost, warnings = await _write(access, of, body, body.reason, if_match)
     async with access.engine.connect() as connection:
         state = await policies.find_state(connection, of)
@@ -385,7 +377,8 @@ async def put_policy(
 
 @add_policy_route("POST /preview", "preview", "What {policy} would delete", 404, 501)
 async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answer[PolicyPreview]:
-    """The same as setting it, without setting it; its token lets it begin at once."""
+    """What setting the policy would do, without setting it. The token lets the policy begin at
+    once."""
     lost, resolved = await _estimate(access, of, body)
     async with access.engine.connect() as connection:
         revision = (await policies.find_state(connection, of)).revision
@@ -404,8 +397,8 @@ async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answ
 async def delete_policy(
     why: InQuery[Reason], if_match: IfMatch, access: Asking, of: PolicyOf
 ) -> Response:
-    """The next wider policy applies, or everything is kept; after a grace where that would
-    delete something."""
+    """Remove a policy: the next wider one applies, or everything is kept. If that would delete
+    something, it begins after a grace period."""
     await _write(access, of, None, why.reason, if_match)
     return Response(status_code=204)
 
@@ -414,7 +407,7 @@ async def delete_policy(
     "DELETE /pending", "revoke", "Take back {policy} before it begins", 404, status=204
 )
 async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Response:
-    """What waits to begin never does; what is in force stays so."""
+    """Take back the pending version. The policy in force stays."""
 
     async def build_body(connection: AsyncConnection) -> Body:
         await check_allowed(connection, access, of, lock=True)
@@ -446,7 +439,7 @@ async def _write(
         if _needs_override(policy, before):
             access.require_over(Right.OVERRIDE, owner.level, owner.subject, registration)
             if not reason:
-                why = "give the reason why the minimum age is undercut, shortened or removed"
+                why = "say why the minimum age is undercut, shortened or removed"
                 raise Invalid.of("reason", why)
         grace_seconds = _find_grace_seconds(access, lost)
         if body is not None and body.effective == "now":
@@ -475,9 +468,8 @@ def _note_version(version: PolicyVersion) -> Note:
 
 
 def _build_note(action: Action, owner: PolicyOwner, **detail: Any) -> Note:
-    whose = {"project_id": owner.subject} if owner.level == "project" else {}
-    model_id = owner.subject if owner.level == "model" else None
-    return Note(action, model_id, {"level": owner.level, **whose, **detail})
+    whose = {} if owner.project_id is None else {"project_id": owner.project_id}
+    return Note(action, owner.model_id, {"level": owner.level, **whose, **detail})
 
 
 def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
@@ -489,7 +481,7 @@ def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
     ):
         if given != expected:
             remedy = f"send {json.dumps(expected)}, or correct the path"
-            raise Invalid.of(name, f"the path is that of {owner}: {remedy}")
+            raise Invalid.of(name, f"the path names {owner}: {remedy}")
 
 
 async def _estimate(
@@ -542,12 +534,12 @@ async def _require_preview(
     connection: AsyncConnection, owner: PolicyOwner, body: PolicyBody, revision: int
 ) -> None:
     if body.token is None:
-        raise Invalid.of("token", "give that of the preview: without one nothing begins at once")
+        raise Invalid.of("token", "give the token of a preview, which `effective` needs")
     now = await policies.read_now(connection)
     if not preview.is_preview_of(body.token, owner, revision, _describe_request(body), now):
         raise PreconditionFailed(
-            "The token is of another policy, is older than an hour, or a policy was set since:"
-            " preview it again.",
+            "The token is of another policy or older than an hour, or a policy was set since:"
+            " preview the policy again.",
             at="token",
         )
 
@@ -555,13 +547,9 @@ async def _require_preview(
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
     if policy is not None and policy.undercuts_minimum_age:
         return True
-    minimum_ages = [
-        policy_before.minimum_age for policy_before in before if policy_before is not None
-    ]
+    ages = [old.minimum_age for old in before if old is not None and old.minimum_age is not None]
     now = None if policy is None else policy.minimum_age
-    return any(
-        age is not None and (now is None or not is_never_longer(age, now)) for age in minimum_ages
-    )
+    return any(now is None or not is_never_longer(age, now) for age in ages)
 
 
 def _show_would_delete(result: Preview) -> WouldDelete:
@@ -584,5 +572,4 @@ def show_rule(rule: EffectiveRule | None) -> DecidedBy | None:
     """Make the answer about which rule it is."""
     if rule is None:
         return None
-    whose = describe_owner(rule.of)
-    return DecidedBy(level=rule.of.level, rule=rule.number, name=rule.rule.name, **whose)
+    return DecidedBy.show(rule.of, rule=rule.number, name=rule.rule.name)

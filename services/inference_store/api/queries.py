@@ -100,8 +100,8 @@ _NARROW_AGGREGATE = (
 async def query_inferences(
     model_id: ModelId, body: InferenceQuery, connection: Querying, access: Asking
 ) -> Response:
-    """A page of the inferences that satisfy every condition; or all of them, as a stream, where
-    Accept is application/x-ndjson."""
+    """A page of the inferences that satisfy every condition; or all of them, as a stream, if Accept
+    is application/x-ndjson."""
     return await _answer_query(connection, access, body, model_id)
 
 
@@ -109,7 +109,7 @@ async def query_inferences(
 async def list_inferences(
     model_id: ModelId, link: InQuery[InferenceLink], connection: Querying, access: Asking
 ) -> Response:
-    """The query as a link, as far as it fits into one."""
+    """A query as a link, with the most common conditions."""
     return await _answer_query(connection, access, link.query(), model_id)
 
 
@@ -127,8 +127,8 @@ async def count_inferences(
 async def query_across(
     body: InferenceQueryAcross, connection: Querying, access: Asking
 ) -> Response:
-    """A page of the inferences of several models that satisfy every condition; or all of them, as
-    a stream, where Accept is application/x-ndjson."""
+    """A page of the inferences of several models that satisfy every condition; or all of them, as a
+    stream, if Accept is application/x-ndjson."""
     return await _answer_query(connection, access, body)
 
 
@@ -264,8 +264,9 @@ class ShownOverview(Overview, Shown):
 async def get_overview(
     model_id: ModelId, window: InQuery[ReceivedParameters], connection: Querying, access: Asking
 ) -> Answer[ShownOverview]:
-    """Inferences, errors, latency, labels and scores over time, and what needs attention. Counts
-    of inferences, errors and predictions are exact; `sampled` says what the others are made of."""
+    """Inferences, errors, latency, labels and scores over time, and what needs attention. Counts of
+    inferences, errors and predictions are exact; `sampled` says how many inferences the other
+    figures are from."""
     model, extent = await access.find_model_to_query(connection, model_id)
     since, until = window.received_from, window.received_to
     request = QueryRequest(since=since, until=until)

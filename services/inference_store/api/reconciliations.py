@@ -33,7 +33,7 @@ class OrphanErasureRequest(Body):
     """Whether to erase a reconciliation's orphans."""
 
     dry_run: Flag = False
-    """Whether it is only counted what would go."""
+    """Whether to only count what would be erased."""
 
 
 class ShownReconciliation(Reconciliation, Shown):
@@ -41,7 +41,7 @@ class ShownReconciliation(Reconciliation, Shown):
 
 
 class RequestedReconciliation(ShownReconciliation):
-    """A comparison that was just asked for."""
+    """A comparison that was just requested."""
 
     warnings: list[str]
 
@@ -53,7 +53,7 @@ class FindingParameters(PageParameters):
 
 
 class ShownFinding(Shown):
-    """Something of which only the bucket knows, or only the index."""
+    """Something that only the bucket has, or only the index."""
 
     kind: Kind
     """`orphan`: an object without a row; `missing`: a row without its object; `unreadable`: an
@@ -65,7 +65,7 @@ class ShownFinding(Shown):
     modified_at: datetime | None
     state: str
     """`found`; of an orphan that was to be erased `erased`, `held` (a legal hold may keep it) or
-    `kept` (it is no orphan any more)."""
+    `kept` (it is not an orphan any more)."""
     detail: AnyText | None
 
 
@@ -91,8 +91,8 @@ async def list_reconciliations(
 async def request_reconciliation(
     body: ReconciliationRequest, connection: Writing, access: Asking
 ) -> Answer[RequestedReconciliation]:
-    """Ask the retention service to compare them. A model that is not registered is a warning: it
-    fails unless the bucket has objects of it."""
+    """Ask the retention service to compare them. A model that is not registered causes a warning,
+    and the comparison fails unless the bucket has objects of it."""
     warnings, id = list[str](), body.model_id
     # what the bucket has of it is compared all the same: the registration may be what was lost
     if id is not None and not await registrations.find_by_ids(connection, [id]):
@@ -115,7 +115,7 @@ async def request_reconciliation(
 async def get_reconciliation(
     reconciliation_id: UUID, connection: Reading
 ) -> Answer[ShownReconciliation]:
-    """How far it is, and what it found."""
+    """The progress of a comparison, and what it found."""
     return Answer(ShownReconciliation.show(await stored_reports.get(connection, reconciliation_id)))
 
 
@@ -153,8 +153,8 @@ async def list_findings(
 async def erase_orphans(
     reconciliation_id: UUID, body: OrphanErasureRequest, access: Asking
 ) -> Answer[ShownErasure] | Answer[orphans.OrphanEstimate]:
-    """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
-    and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
+    """Erase the objects without a row that a reconciliation found. Each is checked again before it
+    is deleted, and what a legal hold may keep stays. GET /v1/erasures/{id} shows the progress."""
     if body.dry_run:
         seconds = access.settings.query_timeout_seconds
         async with access.engine.connect() as connection:

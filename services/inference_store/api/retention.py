@@ -37,7 +37,7 @@ class PendingRule(Shown):
 
     begins_at: datetime
     decided_by: DecidedBy | None
-    """Null: no rule is of it then, and it is kept."""
+    """Null if no rule applies to it then: it is kept."""
 
 
 class HeldBy(Shown):
@@ -48,22 +48,22 @@ class HeldBy(Shown):
 
 
 class RetentionExplanation(Shown):
-    """The rule that decides about an inference. A time is null where the part is kept for ever."""
+    """The rule that decides about an inference. A time is null if the part is kept forever."""
 
     uid: UUID
     received_at: datetime
     decided_by: DecidedBy | None
-    """Null: no rule is of it, and it is kept."""
+    """Null if no rule applies to it: it is kept."""
     pending: PendingRule | None
-    """Null: nothing that applies to the model is pending."""
+    """Null if nothing that applies to the model is pending."""
     input_goes_at: datetime | None
-    """From here on the next run takes it, unless a hold keeps it."""
+    """From then on the next run deletes it, unless a hold keeps it."""
     response_goes_at: datetime | None
     inference_goes_at: datetime | None
     limits: list[ShownLimit]
-    """They may take it earlier."""
+    """They may delete it earlier."""
     held_by: HeldBy | None
-    """The oldest hold that keeps it, whatever else is said here."""
+    """The oldest hold that keeps it, regardless of everything else."""
 
 
 class ShownRetentionRun(RetentionRun, Shown):
@@ -78,7 +78,7 @@ class ShownRetentionRun(RetentionRun, Shown):
 
 
 class RequestedRetentionRun(ShownRetentionRun):
-    """A run that was just asked for."""
+    """A run that was just requested."""
 
     warnings: list[str]
 
@@ -114,7 +114,8 @@ async def get_retention(
 async def list_runs(
     page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> PageAnswer[ShownRetentionRun]:
-    """Runs of retention, the newest first; those of every model only where everything is read."""
+    """Runs of retention, the newest first. Those of every model are listed only for callers who may
+    read everything."""
     listed_runs = await runs.list_runs(
         connection, before=page.find_before(), limit=page.limit + 1, within=access.scope
     )
@@ -137,17 +138,14 @@ def _show_run(names: Mapping[int, str], run: RetentionRun) -> ShownRetentionRun:
 async def run_policy(
     connection: Writing, access: Asking, of: PolicyOf
 ) -> Answer[RequestedRetentionRun]:
-    """Ask the retention service to apply now what is in force for the model, for each model of
-    the project, or for all."""
+    """Ask the retention service to apply the policies in force now: to the model, to each model of
+    the project, or to all models."""
     registration = await check_allowed(connection, access, of)
-    project_id = of.subject if of.level == "project" else None
     model = None if registration is None else registration.model
-    run = await runs.request_run(connection, model, project_id=project_id)
-    whose: dict[str, Any] = {} if project_id is None else {"project_id": project_id}
-    await access.note(
-        connection, Action.RETENTION_REQUESTED, registration, run=str(run.id), **whose
-    )
+    run = await runs.request_run(connection, model, project_id=of.project_id)
+    noted: dict[str, Any] = {"run": str(run.id)}
+    noted |= {} if of.project_id is None else {"project_id": of.project_id}
+    await access.note(connection, Action.RETENTION_REQUESTED, registration, **noted)
     warnings = warn_of_empty_project(of, await list_models(connection, of))
-    model_id = None if registration is None else registration.model_id
-    body = RequestedRetentionRun.show(run, model_id=model_id, warnings=warnings)
+    body = RequestedRetentionRun.show(run, model_id=of.model_id, warnings=warnings)
     return Answer(body, status_code=202, location=f"/v1/retention/runs/{run.id}")

@@ -108,7 +108,10 @@ class GuardedRoute(APIRoute):
         handler = super().get_route_handler()
         needed = read_needs(self.openapi_extra)
         known_parameters = sorted(_list_query_names(self.dependant))
-        offered = _list_offered_types(self)
+        media_types = tuple(self.responses.get(200, {}).get("content", ()))
+        kind = self.response_class
+        has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
+        offered = (JSON, *media_types) if has_json else media_types
 
         async def handle(request: Request) -> Response:
             state = request.app.state
@@ -125,13 +128,6 @@ class GuardedRoute(APIRoute):
         return handle
 
 
-def _list_offered_types(route: APIRoute) -> tuple[str, ...]:
-    media_types = tuple(route.responses.get(200, {}).get("content", ()))
-    kind = route.response_class
-    has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
-    return (JSON, *media_types) if has_json else media_types
-
-
 def require_type(request: Request, offered: Sequence[str]) -> str:
     """Return the type to answer with. Raises NotAcceptable.
 
@@ -142,7 +138,7 @@ def require_type(request: Request, offered: Sequence[str]) -> str:
     accept = ", ".join(request.headers.getlist("Accept"))
     chosen = choose_type(accept, offered)
     if chosen is None:
-        message = f"the route answers with no type that it names: send one of {', '.join(offered)}"
+        message = f"it names no type that the route answers with: send one of {', '.join(offered)}"
         raise NotAcceptable.of("header.accept", message, offered)
     return chosen
 
@@ -174,8 +170,8 @@ _REF = "#/components/schemas/{model}"
 _PREFIX = re.compile(r"\b(?:Shown|Listed)(?=[A-Z])")
 _OVER = {
     Over.MODEL: "the model",
-    Over.PROJECT: "the whole project, also the models to come",
-    Over.SOME: "some model; the answer is narrowed to what it was given over",
+    Over.PROJECT: "the whole project, including future models",
+    Over.SOME: "at least one model; the answer is narrowed to the models with that right",
     Over.EVERYTHING: "everything",
 }
 
@@ -233,7 +229,7 @@ def _list_schemes(settings: AccessSettings) -> dict[str, Any]:
 def _describe_operation(operation: dict[str, Any]) -> str:
     needed = read_needs(operation)
     if needed.over is Over.CALLER:
-        return f"{operation.get('description', '')}\n\nNeeds no right: any caller may ask."
+        return f"{operation.get('description', '')}\n\nNeeds no right."
     right = needed.right.value
     rights = "`read`" if right == "read" else f"`read` and `{right}`"
     content = operation["responses"].get("200", {}).get("content", {})

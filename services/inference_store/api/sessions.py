@@ -45,34 +45,34 @@ class OwnGrant(ShownGrantedRights):
     """Rights over everything, a project, or a model."""
 
     role: Role | None
-    """The role that has exactly these rights; null: none has."""
+    """The role that has exactly these rights; null if none has."""
     model_id: str | None
-    """Null, as `project_id`: over everything."""
+    """Null, like `project_id`: over everything."""
 
 
 class OwnLimits(Shown):
-    """The bounds of one caller on one process of the api."""
+    """The limits of one caller on one process of the api."""
 
     requests_per_minute: int | None
-    """Null: no bound."""
+    """Null if there is no limit."""
     body_bytes: int
-    """Of the body of a request."""
+    """The most bytes of a request's body."""
     queries_at_once: int
-    """More wait for their turn."""
+    """Further queries wait for their turn."""
     streams_at_once: int
     query_timeout_seconds: float
     presigned_url_seconds: int
 
 
 class Features(Shown):
-    """What this api has switched on."""
+    """The features that this api has enabled."""
 
     access_control: bool
     """False: anyone who reaches the api may do everything."""
     oidc: bool
     """Whether tokens of an OIDC issuer are accepted."""
     presigned_urls: bool
-    """False: blobs are read through the api alone."""
+    """False: blobs can be read through the api only."""
     thumbnails: bool
     """Whether thumbnails of inputs are made."""
     read_replica: bool
@@ -84,29 +84,29 @@ class ShownSession(Shown):
 
     started_at: datetime
     idle_until: datetime
-    """When it ends unless it is used before."""
+    """When it ends, unless it is used before."""
     expires_at: datetime
     """When it ends in any case."""
 
 
 class ShownCaller(Shown):
-    """Who asks, what they may do, and what this api has switched on."""
+    """The caller, their rights and limits, and the features that this api has enabled."""
 
     kind: Literal["anyone", "token", "key", "oidc"]
     """`anyone`: access control is off; `token`: the token of the settings."""
     name: str = Field(examples=["key:k7mwx2ab9cde"])
     """How the audit names them."""
     display_name: str | None = Field(examples=["hallway dashboard"])
-    """The name of their key, or the subject of their token; null: there is neither."""
+    """The name of their key, or the subject of their token; null if there is neither."""
     expires_at: datetime | None
-    """When their key expires; null: never, or they have none."""
+    """When their key expires; null if it never does, or they have none."""
     session: ShownSession | None
-    """The session that the request is made in; null: it is made with a key or token, or neither."""
+    """The session of the request; null if it was made with a key or token, or with neither."""
     rights: list[Right]
-    """Every right that they have over something. Without `read` nothing exists for them."""
+    """Every right that they have over something. Without `read` they see nothing."""
     rights_over_everything: list[Right]
     grants: list[OwnGrant]
-    """What they have, and over what; together they may do all of it."""
+    """Their rights, and over what. All of them apply together."""
     limits: OwnLimits
     switched_on: Features
     version: str
@@ -130,10 +130,11 @@ _NEEDED = Needs(Right.READ, Over.CALLER)
 
 @router.add("POST /session", _NEEDED, "Sign in", 409, status=201)
 async def start_session(connection: Writing, access: Asking) -> Answer[ShownSession]:
-    """Start a session with the key or token of this request, for a browser: a cookie names it, and
-    the page need not keep the key. It ends with the key. Programs send their key each time."""
+    """Start a session for a browser with the key or token of this request. A cookie identifies it,
+    so that the page does not have to keep the key. It ends with the key. Programs send their key
+    with each request."""
     if access.caller is ANYONE:
-        detail = "Access control is off, so that there is nothing to sign in to: send no key."
+        detail = "Access control is off, so there is nothing to sign in to: send no key."
         raise Conflict(detail, at="header.authorization")
     if access.session is not None:  # or it could prolong itself
         raise Unauthorized("A session starts with a key or token: send `Authorization: Bearer`.")
@@ -147,9 +148,9 @@ async def start_session(connection: Writing, access: Asking) -> Answer[ShownSess
 
 @router.add("DELETE /session", _NEEDED, "Sign out", 404, status=204)
 async def end_session(connection: Writing, access: Asking) -> Response:
-    """End the session that the request is made in, on every replica within two seconds."""
+    """End the session of the request, on every replica within two seconds."""
     if access.session is None:
-        raise NotFound("The request is made in no session.")
+        raise NotFound("The request has no session.")
     await _end(access.request, connection, access.client)
     answer = Response(status_code=204)
     authentication.clear_cookie(answer)
@@ -158,10 +159,11 @@ async def end_session(connection: Writing, access: Asking) -> Response:
 
 @router.add("GET /me", _NEEDED, "Read what you may do")
 async def get_me(access: Asking) -> Answer[ShownCaller]:
-    """Who the caller is, what they may do with which models, their limits, and what this api has
-    switched on. Nothing else is read for it."""
-    caller = access.caller
+    """Who the caller is, what they may do with which models, their limits, and the features that
+    this api has enabled."""
+    caller, to = access.caller, access.settings
     kind, _, rest = caller.name.partition(":")
+    is_on = to.auth == "on"
     return Answer(
         ShownCaller.show(
             caller,
@@ -171,8 +173,20 @@ async def get_me(access: Asking) -> Answer[ShownCaller]:
             rights=[right for right in Right if not caller.scope(right).is_nothing],
             rights_over_everything=[right for right in Right if caller.scope(right).is_everything],
             grants=[_show_grant(grant) for grant in caller.grants],
-            limits=_show_limits(access.settings),
-            switched_on=_show_switches(access.settings),
+            limits=OwnLimits.show(
+                to,
+                requests_per_minute=(to.api_rate_limit_per_minute or None) if is_on else None,
+                body_bytes=to.api_max_body_bytes,
+                queries_at_once=to.most_queries_of_one,
+                streams_at_once=to.most_streams_of_one,
+            ),
+            switched_on=Features(
+                access_control=is_on,
+                oidc=is_on and to.oidc_issuer is not None,
+                presigned_urls=to.presigned_urls == "on",
+                thumbnails=to.thumbnail_processes > 0,
+                read_replica=to.postgres_read_dsn is not None,
+            ),
             version=version("inference-store"),
         )
     )
@@ -184,27 +198,6 @@ def _show_grant(grant: Grant) -> OwnGrant:
         grant,
         rights=[right for right in Right if right in grant.held],
         role=next((role for role in roles if ROLES[role] == grant.held), None),
-    )
-
-
-def _show_limits(to: ApiSettings) -> OwnLimits:
-    unlimited = to.auth == "off" or not to.api_rate_limit_per_minute
-    return OwnLimits.show(
-        to,
-        requests_per_minute=None if unlimited else to.api_rate_limit_per_minute,
-        body_bytes=to.api_max_body_bytes,
-        queries_at_once=to.most_queries_of_one,
-        streams_at_once=to.most_streams_of_one,
-    )
-
-
-def _show_switches(to: ApiSettings) -> Features:
-    return Features(
-        access_control=to.auth == "on",
-        oidc=to.auth == "on" and to.oidc_issuer is not None,
-        presigned_urls=to.presigned_urls == "on",
-        thumbnails=to.thumbnail_processes > 0,
-        read_replica=to.postgres_read_dsn is not None,
     )
 
 

@@ -76,7 +76,7 @@ _Following = Callable[[str, int], Awaitable[AnsweredPage]]
 
 STREAMING: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line, for"
+        "description": f"A page. With `Accept: {NDJSON}` all that match, one object a line, for"
         f" callers that also have the right `export`; with `Accept: {' or '.join(FORMATS)}` the"
         " same as columns.",
         "content": {
@@ -167,7 +167,7 @@ async def answer_page_or_stream(
     if media_type not in _STREAMED:
         return Answer((await _ask_page(connection, access, body, ask)).body())
     if body.explain:
-        raise Invalid.of("explain", "a stream has no explanation; ask without it, or for a page")
+        raise Invalid.of("explain", "a stream cannot be explained: leave it out, or request a page")
     access.require(Right.EXPORT)
     size = _PageSize.of(body)
 
@@ -207,7 +207,7 @@ async def _ask_page(
     if body.sample is None:
         return await ask(connection, access, body)
     if body.sample.size > _MOST_OF_A_PAGE:
-        message = f"a page has at most {_MOST_OF_A_PAGE}: ask for a stream (Accept: {NDJSON})"
+        message = f"a page has at most {_MOST_OF_A_PAGE:,}: ask for a stream (Accept: {NDJSON})"
         raise Invalid.of("sample.size", message)
     page = await ask(connection, access, body.model_copy(update={"limit": body.sample.size}))
     return replace(page, next=None)
@@ -315,17 +315,11 @@ class ColumnStream:
         raise UnfinishedError(after)
 
     def _read(self, page: AnsweredPage) -> list[Values]:
-        values = self._columns.read(page.rows)
-        if self._cursors:
-            values.append(self._read_cursors(page))
+        values, count = self._columns.read(page.rows), len(page.rows)
+        if self._cursors:  # of each row, or of the last one: each costs time and bytes
+            first = 0 if self._shows_cursors else count - 1
+            values.append([None] * first + [page.make_cursor(n) for n in range(first, count)])
         return values
-
-    def _read_cursors(self, page: AnsweredPage) -> Values:
-        """Return the cursor of each row, or of the last one: each costs time and bytes."""
-        last = len(page.rows) - 1
-        if self._shows_cursors:
-            return [page.make_cursor(number) for number in range(len(page.rows))]
-        return [*[None] * last, page.make_cursor(last)]
 
 
 async def _make_column_stream(

@@ -14,8 +14,8 @@ from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import among
 from inference_store.index.tables import inference
-from inference_store.inference.errors import Conflict, Fault, Invalid, QueryTimeout
-from inference_store.inference.field_docs import WHOLE, ShortText
+from inference_store.inference.errors import Conflict, Invalid, QueryTimeout
+from inference_store.inference.field_docs import WHOLE, ShortText, WrongField
 from inference_store.inference.metadata import Entry, decode_entries
 from inference_store.query import lookup
 from inference_store.query.deadline import Deadline
@@ -41,7 +41,7 @@ _NARROW: Final = "The search took too long: narrow received_at, or add a conditi
 
 def _check_ends(tag: str) -> str:
     if tag != tag.strip():
-        raise ValueError(f"it begins or ends with a space: write {tag.strip()!r}")
+        raise ValueError(f"it must not begin or end with a space: write {tag.strip()!r}")
     return tag
 
 
@@ -50,7 +50,7 @@ NewTag = Annotated[Tag, AfterValidator(_check_ends)]
 
 
 class TagChange(Conditions):
-    """Tags to add and to remove, of which inferences."""
+    """Tags to add and to remove, and the inferences to change."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -64,19 +64,19 @@ class TagChange(Conditions):
     add: Annotated[list[NewTag], Field(max_length=20)] = Field(default=[])
     """Tags to add, without spaces before or after them."""
     remove: Annotated[list[Tag], Field(max_length=20)] = Field(default=[])
-    """Tags to remove, exactly as they are; one that is not there is no error."""
+    """Tags to remove, exactly as they are. Tags that are not there are ignored."""
     expected: Annotated[int, Strict(), Field(ge=0, le=MOST), WHOLE] | None = None
-    """How many inferences match, as you have counted them; if others do, nothing is tagged. It may
-    be left out beside `inference_ids`."""
+    """How many inferences you expect to match. If it is another number, nothing is tagged. Optional
+    beside `inference_ids`."""
 
     @model_validator(mode="after")
     def _says_what_and_how_many(self) -> Self:
         if not self.add and not self.remove:
-            raise ValueError("give tags to `add` or to `remove`")
-        if set(self.add) & set(self.remove):
-            raise ValueError("a tag cannot be added and removed at once")
+            raise WrongField("add", "give tags to `add` or to `remove`")
+        if both := set(self.add) & set(self.remove):
+            raise WrongField("remove", f"the tag {min(both)!r} is in `add` too: remove one of them")
         if self.inference_ids is None and self.expected is None:
-            raise ValueError("give `expected`, the count of what matches, or `inference_ids`")
+            raise WrongField("expected", "give the number of matches, or `inference_ids`")
         return self
 
 
@@ -89,8 +89,8 @@ class RefusedTagging(Shown):
 
 
 class TaggedInferences(Shown):
-    """What became of a change of tags. To repeat it changes nothing more, and needs ids or a filter
-    that the tags do not change."""
+    """The result of a change of tags. It can be repeated safely with ids, or with a filter that the
+    tags do not affect."""
 
     changed: int
     unchanged: int
@@ -98,11 +98,10 @@ class TaggedInferences(Shown):
     missing: list[str]
     """Those of `inference_ids` that no inference has."""
     refused: list[RefusedTagging]
-    """Their tags would end a legal hold, are too many, something of them is being deleted, or a
-    part of the store is away."""
+    """Inferences that could not be tagged: a legal hold would no longer match them, they would have
+    too many tags, something of them is being deleted, or a part of the store is unavailable."""
     remaining: list[UUID]
-    """The time of a query was over before their turn: send them again, as `uid:…` in
-    `inference_ids`."""
+    """Inferences that were not reached in time: send them again, as `uid:…` in `inference_ids`."""
 
 
 router = Router("inferences")
@@ -112,8 +111,8 @@ router = Router("inferences")
 async def tag_inferences(
     model_id: ModelId, body: TagChange, access: Asking
 ) -> Answer[TaggedInferences]:
-    """Add tags to up to 1,000 inferences, and remove tags. They are the metadata item `tags`, an
-    array of texts: `tags = 'night'` finds them. An id that several inferences have is of all of
+    """Add and remove tags of up to 1,000 inferences. Tags are the metadata item `tags`, an array of
+    strings, and `tags = 'night'` finds them. An id that several inferences have stands for all of
     them."""
     model, uids, missing, deadline = await _find(access, model_id, body)
     caps = find_caps(access)
@@ -204,9 +203,8 @@ async def _find(
     if found.out_of_time:
         raise QueryTimeout(_NARROW)
     if len(found.uids) > MOST:
-        fault = Fault("filter", f"more than {MOST:,} inferences match")
-        message = f"At most {MOST:,} inferences are tagged at once: narrow the filter."
-        raise Invalid(message, faults=[fault])
+        message = f"more than {MOST:,} inferences match, the most that a request tags: narrow it"
+        raise Invalid.of("filter", message)
     if body.expected not in (None, len(found.uids)):
         raise Conflict(
             f"{len(found.uids)} inferences match now, and {body.expected} were expected: count them"

@@ -289,7 +289,7 @@ class ThumbnailQuery(Body):
     uids: Annotated[list[UUID], Field(min_length=1, max_length=MOST_THUMBNAILS)]
     """Of inferences of the model."""
     edge: Annotated[int, Strict(), Field(ge=16, le=1024), WHOLE] = EDGE
-    """The longer edge has at most so many pixels."""
+    """The most pixels of the longer edge."""
 
 
 class ShownThumbnail(Shown):
@@ -297,7 +297,7 @@ class ShownThumbnail(Shown):
 
     uid: UUID
     content_type: str | None = Field(examples=["image/jpeg"])
-    """Of an input that is text `text/plain`: its first 2,000 bytes."""
+    """`text/plain` for an input that is text, of which `data` has the first 2,000 bytes."""
     width: int | None
     """Of the thumbnail in pixels."""
     height: int | None
@@ -307,11 +307,11 @@ class ShownThumbnail(Shown):
     data: str | None
     """The thumbnail in base64."""
     problem: Problem | None
-    """Why there is none, as a refusal would have said."""
+    """Why there is none, in the form of an error."""
 
 
 class ThumbnailPage(Shown):
-    """The same as one object."""
+    """Thumbnails as one object."""
 
     items: list[ShownThumbnail]
 
@@ -337,9 +337,9 @@ _GONE = NotFound("The model has no such inference.")
     answer=StreamingResponse,
 )
 async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Asking) -> Response:
-    """JPEG thumbnails of up to 100 inputs, an object a line: one answer, and one entry of the
-    audit. Of a text, it is how the text begins. What is neither has a `problem`. They are made now,
-    or come from the memory of this process; they are stored nowhere."""
+    """JPEG thumbnails of up to 100 inputs, one object a line, with one entry in the audit. For a
+    text it is the beginning of the text, and for anything else a `problem`. Thumbnails are made on
+    request, cached in memory, and never stored."""
     uids = list(dict.fromkeys(body.uids))
     registration, results = await _make_thumbnails(access, model_id, uids, body.edge)
     if shown_uids := [str(uid) for uid in uids if not isinstance(results[uid], StoreError)]:

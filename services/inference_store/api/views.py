@@ -1,5 +1,6 @@
 """Saved views: saved, listed, opened, changed, deleted."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -42,6 +43,10 @@ _TIME: Final = rf"^([0-9]{{1,4}}[mhd]|{_INSTANT}\.\.({_INSTANT})?|\.\.{_INSTANT}
 
 
 def _check_time(value: str) -> str:
+    if not re.fullmatch(_TIME, value):
+        raise ValueError(
+            "it must be a span before now, such as 30m, 24h or 7d, or `<from>..<to>` in RFC 3339"
+        )
     start, between, end = value.partition("..")
     if between:
         refuse_no_time(_read_end(end), _read_end(start))
@@ -58,7 +63,9 @@ Filter: TypeAlias = Annotated[
     Text, Field(min_length=1, max_length=MOST_CHARACTERS, examples=["frame_number > 9000"])
 ]
 Time: TypeAlias = Annotated[
-    ShortText, Field(pattern=_TIME, examples=["24h"]), AfterValidator(_check_time)
+    ShortText,
+    Field(examples=["24h"], json_schema_extra={"pattern": _TIME}),
+    AfterValidator(_check_time),
 ]
 Columns: TypeAlias = Annotated[
     list[Annotated[Text, Field(min_length=1, max_length=300)]], Field(max_length=64)
@@ -83,7 +90,8 @@ class ViewBody(Body):
     )
 
     name: Name
-    """What people call it: once in a model for its project, and once for each caller."""
+    """Its name, unique among the shared views of a model, and among the private ones of a
+    caller."""
     model_id: ShortText
     filter: Filter | None = None
     """CQL2-Text. A relative time in it is resolved whenever the view is opened."""
@@ -91,18 +99,18 @@ class ViewBody(Body):
     """`30m`, `24h` or `7d` before now, or `<from>..<to>` in RFC 3339, either of which may be
     missing; left out: all time."""
     sort: Sort = NEWEST_FIRST
-    """As a query takes it."""
+    """As in a query."""
     view: Look = "grid"
     """How it is shown."""
     columns: Columns = Field(default=[])
-    """The columns of a table: properties, and `metadata.` with a key; empty: its own choice."""
+    """The columns of a table: properties, and `metadata.` with a key; empty for the default."""
     shared: Shared = "private"
-    """`private`: for you alone; `project`: for whoever may read the model, and that needs the right
-    `annotate` over it."""
+    """`private`: only for you; `project`: for everyone who may read the model, which needs the
+    right `annotate` over it."""
 
 
 class ViewChange(Body):
-    """What is to change; what is left out stays as it is."""
+    """The fields to change. Others stay as they are."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "doubtful people"}]})
 
@@ -115,7 +123,7 @@ class ViewChange(Body):
     view: Look | None = None
     columns: Columns | None = None
     shared: Shared | None = None
-    """Only who saved it makes it private again."""
+    """Only its creator can make it private again."""
 
     def values(self) -> dict[str, Any]:
         """The fields that are given; null takes away what may be missing."""
@@ -133,11 +141,11 @@ class ViewParameters(PageParameters):
 
 
 class ViewFault(Shown):
-    """What is wrong with a view by now, though it was right when it was saved."""
+    """What is wrong with a saved view by now."""
 
     part: Literal["filter", "sort"]
     detail: str
-    """What is wrong, as a query would be refused."""
+    """What is wrong, as the error of a query says it."""
     known: list[str]
     """The nearest names that there are."""
 
@@ -150,10 +158,10 @@ class ListedView(SavedView, Shown):
 
 
 class CheckedView(ListedView):
-    """A saved view, and whether it can still be asked."""
+    """A saved view, and whether its query still works."""
 
     faults: list[ViewFault]
-    """Empty: a query with its filter and its sort is answered."""
+    """Empty if a query with its filter and its sort works."""
 
 
 router = Router("saved views")
@@ -163,8 +171,8 @@ _ONE = "/views/{view_id}"
 
 @router.add("POST /views", _NEEDED, "Save a view", 404, 409, 501, status=201)
 async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answer[CheckedView]:
-    """Save a question about a model under a name: for yourself, or, with the right `annotate` over
-    the model, for whoever may read it."""
+    """Save a query of a model under a name: for yourself or, with the right `annotate` over the
+    model, for everyone who may read it."""
     model = await access.find_model(connection, body.model_id)
     await _keep(connection, model)
     _check_shared(access, model, body.shared)
@@ -200,7 +208,7 @@ async def list_views(
 
 @router.add(f"GET {_ONE}", _NEEDED, "Read a saved view")
 async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer[CheckedView]:
-    """One view, and what is wrong with it by now: a key that it names may be gone."""
+    """A view, and what is wrong with it by now: a key that it names may no longer exist."""
     return await _answer_view(connection, access, await _find(connection, access, view_id))
 
 
@@ -208,8 +216,8 @@ async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer
 async def change_view(
     view_id: UUID, body: ViewChange, connection: Writing, if_match: IfMatch, access: Asking
 ) -> Answer[CheckedView]:
-    """Change what is given, and nothing else. A view for a project needs the right `annotate` over
-    its model."""
+    """Change the fields that are given. A view for a project needs the right `annotate` over its
+    model."""
     model, view = await _lock(connection, access, view_id)
     given = body.values()
     _check_change(access, view, given)
@@ -291,7 +299,7 @@ def _check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
 def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> None:
     if view.erased_by is not None:
         raise Conflict(
-            "An erasure removed the view's name and filter: delete the view and save a new one."
+            "An erasure removed the view's name and filter: delete the view, and save a new one."
         )
     shared: Shared = given.get("shared", view.shared)
     for kind in {view.shared, shared}:

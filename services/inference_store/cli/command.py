@@ -94,7 +94,7 @@ def list_settings(group: type[SettingsGroup]) -> str:
 
 
 def _format_lines(group: type[SettingsGroup], width: int) -> Iterator[str]:
-    yield "settings, from the environment or .env; a secret NAME may be in a file, NAME_FILE:"
+    yield "settings, from the environment or .env; NAME_FILE: a file with the secret NAME:"
     docs = field_docs(group)
     for kind in group.__mro__:
         own = [name for name in inspect.get_annotations(kind) if name in group.model_fields]
@@ -129,7 +129,7 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not math.isfinite(seconds) or seconds < 0:
-        message = f"{text!r} is not a number of seconds: write a plain number, such as 15"
+        message = f"{text!r} is not a number of seconds, such as 15"
         raise argparse.ArgumentTypeError(message)
     return seconds
 
@@ -157,14 +157,14 @@ def parse_limit(text: str) -> int:
 def parse_name(text: str) -> str:
     """Return a name for people: 1 to 256 characters. Raises ArgumentTypeError."""
     if not 0 < len(text.strip()) <= len(text) <= _MOST_NAME_CHARACTERS:
-        message = f"a name has 1 to {_MOST_NAME_CHARACTERS} characters, such as 'hallway dashboard'"
+        message = f"a name must have 1 to {_MOST_NAME_CHARACTERS} characters"
         raise argparse.ArgumentTypeError(message)
     return text
 
 
 def _parse_whole(text: str, *, least: int) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) < least:
-        message = f"{text!r} is not {least} or more: write a whole number, such as 100"
+        message = f"{text!r} is not a whole number of {least} or more, such as 100"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 

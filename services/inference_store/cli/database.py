@@ -106,7 +106,7 @@ def add_distribute_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=_parse_shards,
         default=_SHARDS,
-        help=f"shards of each distributed table; a model lives on one (default: {_SHARDS})",
+        help=f"shards of each distributed table; a model is on one of them (default: {_SHARDS})",
     )
 
 
@@ -164,7 +164,7 @@ def _parse_duration(text: str) -> timedelta:
     except ValueError as wrong:
         raise argparse.ArgumentTypeError(str(wrong)) from None
     if duration is None or duration.months or duration.exact > _LONGEST:
-        raise argparse.ArgumentTypeError("a duration such as PT10M, at most P1D")
+        raise argparse.ArgumentTypeError("it must be a duration such as PT10M, and at most P1D")
     return duration.exact
 
 
@@ -200,7 +200,7 @@ async def _work_on_parked(
         noted = {"parked_event": arguments.id, "dead_letter": letter.id}
         because = {"reason": arguments.because}
         await note(connection, who, Action.PARKED_DISCARDED, **noted, **because)
-        return f"It is the dead letter {letter.id} now, discarded."
+        return f"It is now dead letter {letter.id}, discarded."
     chosen = Selection(kind="parked event", model_id=arguments.model, reason=arguments.reason)
     if arguments.what == "list":
         events = await unsettled.find(connection, chosen, limit=_MOST_LISTED)

@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=_parse_port,
-        help="of the REST API (default: 8080; if taken, the next free)",
+        help="port of the REST API (default: 8080, or the next free one)",
     )
     parser.add_argument(
-        "--proxy-port", type=_parse_port, help="of the proxy (default: 8090; likewise)"
+        "--proxy-port",
+        type=_parse_port,
+        help="port of the proxy (default: 8090, or the next free one)",
     )
-    parser.add_argument(
-        "--once", action="store_true", help="stop after the three answers; do not serve on"
-    )
+    parser.add_argument("--once", action="store_true", help="stop after three answers")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", required=True)
     create = commands.add_parser("create", help="make a key and print its text, only this once")
     create.add_argument("--name", type=parse_name, required=True, help="who or what uses it")
-    create.add_argument("--role", choices=sorted(ROLES), help="a bundle of rights")
+    create.add_argument("--role", choices=sorted(ROLES), help="a set of rights")
     create.add_argument("--rights", help=f"rights by commas: {', '.join(Right)}")
     over = create.add_argument_group("over (at least one)")
     over.add_argument("--model", action="append", default=[], help="a model; may be repeated")
@@ -143,7 +143,7 @@ def _read_grants(arguments: argparse.Namespace) -> list[Grant]:
     rights = [word.strip() for word in (arguments.rights or "").split(",") if word.strip()]
     unknown = [word for word in rights if word not in set(Right)]
     if unknown:
-        raise SystemExit(f"There is no right {unknown[0]}; there are {', '.join(Right)}.")
+        raise SystemExit(f"There is no right {unknown[0]}; known are {', '.join(Right)}.")
     over: list[dict[str, str]] = [{"model_id": name} for name in arguments.model]
     over += [{"project_id": name} for name in arguments.project]
     over += [{}] if arguments.everything else []
@@ -165,7 +165,7 @@ def _parse_instant(text: str) -> datetime | None:
             return None if duration is None else now + (now - duration.before(now))
         at = datetime.fromisoformat(text)
     except ValueError:
-        message = f"{text!r} is no time: 2027-06-01T00:00:00Z, or P90D"
+        message = f"{text!r} is not a time: write 2027-06-01T00:00:00Z or P90D"
         raise argparse.ArgumentTypeError(message) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 

@@ -18,7 +18,7 @@ COMMANDS = {
     "ingester": "Index what arrives on Kafka.",
     "resume": "Resume ingesters that halted because of too many dead letters.",
     "parked": "List events that wait for an object; retry them now, or discard one.",
-    "api": "Answer questions over HTTP.",
+    "api": "Serve the REST API and the console.",
     "proxy": "Stand in front of a model server and capture its traffic.",
     "retention": "Delete by policy, on a schedule.",
     "reconcile": "Compare the bucket with the index; rebuild the index from the bucket.",

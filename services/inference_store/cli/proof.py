@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -55,7 +56,11 @@ from .command import (
 _NEEDS_KEY = "needs INFERENCE_STORE_CERTIFICATE_KEY: the lists are hashed with it"
 
 
-class _CertificatesSettings(DatabaseSettings, BlobSettings, CertificateSettings):
+class _LedgerSettings(DatabaseSettings, BlobSettings):
+    """The settings of a command that reads the ledger."""
+
+
+class _CertificatesSettings(_LedgerSettings, CertificateSettings):
     """The settings of the command."""
 
 
@@ -85,20 +90,22 @@ def add_certificates_arguments(parser: argparse.ArgumentParser) -> None:
     prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
     prove.add_argument("uid", type=UUID, help="the inference's uid")
     match = commands.add_parser(
-        "match", help="say whether a certificate is of a subject, a filter or an inference"
+        "match", help="say whether a certificate covers a subject, a filter or an inference"
     )
     match.add_argument("number", type=int, help="the certificate's number")
     subject = match.add_mutually_exclusive_group(required=True)
-    subject.add_argument("--subject", nargs=2, metavar=("KEY", "VALUE"), help="of whom it is")
-    subject.add_argument("--filter", metavar="TEXT", help="a filter, written as it was asked for")
+    subject.add_argument("--subject", nargs=2, metavar=("KEY", "VALUE"), help="a subject")
+    subject.add_argument(
+        "--filter", metavar="TEXT", help="a filter, as it was written in the request"
+    )
     subject.add_argument("--uid", type=UUID, help="an inference's uid")
-    match.add_argument("--type", help="the subject's type, as it was asked for; else any")
+    match.add_argument("--type", help="the subject's type, if the request had one (default: any)")
     restart = commands.add_parser(
         "restart-chain",
-        help="go on with a new key, because that of the newest certificates is lost",
+        help="continue with a new key, because the last one is lost",
     )
     restart.add_argument(
-        "--reason", required=True, help="why; the certificate and the audit say it"
+        "--reason", required=True, help="why; the certificate and the audit record it"
     )
     keys = commands.add_parser("keys", help="the keys that sign").add_subparsers(
         dest="which", required=True
@@ -126,25 +133,29 @@ def run_certificates(arguments: argparse.Namespace) -> int:
 
 
 async def _run_certificates(settings: _CertificatesSettings, arguments: argparse.Namespace) -> int:
-    async with migrated(settings, "certificates", pool_size=2) as engine:
+    work = {
+        "copy": _copy,
+        "prove": _prove,
+        "match": _match,
+        "restart-chain": _restart_certificates,
+        "verify": _verify_certificates,
+    }[arguments.what]
+    async with _open_ledger(settings, "certificates") as ledger:
+        return await work(settings, ledger, arguments)
+
+
+@asynccontextmanager
+async def _open_ledger(settings: "_LedgerSettings", command: str) -> AsyncIterator[Ledger]:
+    async with migrated(settings, command, pool_size=2) as engine:
         with Blobs(settings) as blobs:
-            ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-            match arguments.what:
-                case "copy":
-                    return await _copy(settings, ledger, arguments.folder)
-                case "prove":
-                    return await _prove(settings, ledger, arguments.uid)
-                case "match":
-                    return await _match(settings, ledger, arguments)
-                case "restart-chain":
-                    return await _restart_certificates(settings, ledger, arguments.reason)
-                case _:
-                    return await _verify_certificates(settings, ledger, arguments)
+            yield Ledger(engine, blobs, prefix=settings.ledger_prefix)
 
 
-async def _copy(settings: _CertificatesSettings, ledger: Ledger, folder: Path) -> int:
+async def _copy(
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
+) -> int:
     try:
-        count = await copy_signed(ledger, _make_head(settings), folder)
+        count = await copy_signed(ledger, _make_head(settings), arguments.folder)
     except (NotSigned, OSError) as why:
         sys.exit(str(why))
     print(f"{counted(count, 'document')} copied.", file=sys.stderr)
@@ -155,8 +166,10 @@ def _make_head(settings: _CertificatesSettings) -> ChainHead:
     return ChainHead(settings, lock_days=settings.certificate_head_lock_days)
 
 
-async def _prove(settings: _CertificatesSettings, ledger: Ledger, uid: UUID) -> int:
-    keys = signing_keys(settings)
+async def _prove(
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
+) -> int:
+    keys, uid = signing_keys(settings), arguments.uid
     if not keys:
         sys.exit(f"`prove` {_NEEDS_KEY}.")
     proofs = [proof for key in keys for proof in await find_proofs(ledger, key, uid)]
@@ -182,26 +195,24 @@ async def _match(
             is_of = is_of_subject(certificate, keys, *arguments.subject, type=arguments.type)
     except KeyNotGiven as why:
         sys.exit(str(why))
-    print(f"Certificate {arguments.number} is {'' if is_of else 'not '}of it.", file=sys.stderr)
+    verb = "covers" if is_of else "does not cover"
+    print(f"Certificate {arguments.number} {verb} it.", file=sys.stderr)
     return 0 if is_of else 1
 
 
 async def _restart_certificates(
-    settings: _CertificatesSettings, ledger: Ledger, reason: str
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
 ) -> int:
     keys = signing_keys(settings)
     if not keys:
         sys.exit("`restart-chain` needs INFERENCE_STORE_CERTIFICATE_KEY: the new key.")
     try:
         by = f"cli:{find_cli_user()}"
-        document = await certificates.introduce_key(ledger, keys, by=by, lost=reason)
+        document = await certificates.introduce_key(ledger, keys, by=by, lost=arguments.reason)
     except BrokenChain as why:
         sys.exit(str(why))
     assert document is not None
-    print(
-        f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.",
-        file=sys.stderr,
-    )
+    _say(f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.")
     return 0
 
 
@@ -216,15 +227,13 @@ async def _verify_certificates(
         wrong += 1
         print(failure)
     end = verification.chain.end
-    print(
+    _say(
         f"{counted(verification.certificates, 'certificate')} over"
         f" {counted(verification.leaves, 'entry', 'entries')}, head {end.number}"
-        f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}.",
-        file=sys.stderr,
+        f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}."
     )
     for number, key in verification.restarts:
-        sentence = f"The chain restarts at {number} with key {key}, which no key before has signed."
-        print(sentence, file=sys.stderr)
+        _say(f"The chain restarts at {number} with key {key}, which no key before has signed.")
     if verification.head_locked is False:
         print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
     return 1 if wrong else 0
@@ -247,7 +256,7 @@ async def _find_failures(
             sys.exit(f"`--objects` {_NEEDS_KEY}.")
         recheck, exports = Recheck(ledger, keys), ExportRecheck(ledger.engine, ledger.blobs)
         for unknown in sorted(await recheck.find_unknown_keys()):
-            yield f"lists are hashed by key {unknown}, which is not given: not looked for again"
+            yield f"lists hashed with key {unknown} are not checked: it is not given"
         objects = exports.pass_objects(inventory(settings))
         async for failure in recheck.find_failures(objects, exports.list_members()):
             yield str(failure)
@@ -265,25 +274,30 @@ _AFTER_A_RESTORE = """If Postgres was restored from a backup:
 - the audit lacks its entries since the backup."""
 
 
-class _LedgerSettings(DatabaseSettings, BlobSettings):
-    """The settings of a command that reads the ledger."""
-
-
 def add_ledger_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
     show = commands.add_parser("show", help="compare bucket and Postgres, and print entries")
-    show.add_argument("--after", type=parse_number, default=0, help="print those after this number")
-    show.add_argument("--limit", type=parse_limit, default=100, help="print at most so many")
-    replay = commands.add_parser("replay", help="give a restored Postgres what came since")
+    show.add_argument(
+        "--after",
+        type=parse_number,
+        default=0,
+        help="print those after this number",
+    )
+    show.add_argument(
+        "--limit", type=parse_limit, default=100, help="print at most this many (default: 100)"
+    )
+    replay = commands.add_parser(
+        "replay", help="apply to a restored Postgres what was decided since the backup"
+    )
     replay.add_argument(
         "--skip-forgotten",
         action="store_true",
-        help="pass over entries that have forgotten what they said; they are named",
+        help="skip entries whose content was forgotten, and name them",
     )
     commands.add_parser(
         "restart-chain",
-        help="go on in a bucket, or under a prefix, that is empty",
+        help="continue in an empty bucket, or under an empty prefix",
     )
 
 
@@ -296,29 +310,27 @@ def run_ledger(arguments: argparse.Namespace) -> int:
 
 
 async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) -> int:
-    async with migrated(settings, "ledger", pool_size=2) as engine:
-        with Blobs(settings) as blobs:
-            ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-            match arguments.what:
-                case "show":
-                    read = ledger.entries.read_after
-                    for entry in await asyncio.to_thread(read, arguments.after, arguments.limit):
-                        print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
-                    last = (await ledger.compare()).number
-                    _say(f"Bucket and Postgres agree: entry {last} is the last.")
-                case "replay":
-                    await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
-                case _:
-                    by = f"cli:{find_cli_user()}"
-                    entry = await certificates.restart_ledger(ledger, by=by)
-                    place = ledger.entries.location
-                    _say(f"The ledger goes on in {place} with entry {entry.number}.")
+    async with _open_ledger(settings, "ledger") as ledger:
+        match arguments.what:
+            case "show":
+                read = ledger.entries.read_after
+                for entry in await asyncio.to_thread(read, arguments.after, arguments.limit):
+                    print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
+                last = (await ledger.compare()).number
+                _say(f"Bucket and Postgres agree: entry {last} is the last.")
+            case "replay":
+                await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
+            case _:
+                by = f"cli:{find_cli_user()}"
+                entry = await certificates.restart_ledger(ledger, by=by)
+                place = ledger.entries.location
+                _say(f"The ledger continues in {place} with entry {entry.number}.")
     return 0
 
 
 async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:
     def say(entry: Entry) -> None:
-        passed = "" if entry.content is not None else ", forgotten: passed over"
+        passed = "" if entry.content is not None else ", forgotten: skipped"
         _say(f"{entry.number}  {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.kind}{passed}")
 
     count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
@@ -329,14 +341,9 @@ async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:
 
 def _format_entry(entry: Entry) -> dict[str, object]:
     content = entry.content
-    return {
-        "number": entry.number,
-        "kind": entry.kind,
-        "at": entry.at.isoformat(),
-        "actor": entry.actor,
-        "body": None if content is None else content.body,
-        "forgotten": content is None,
-    }
+    shown = {"number": entry.number, "kind": entry.kind, "at": entry.at.isoformat()}
+    body = None if content is None else content.body
+    return {**shown, "actor": entry.actor, "body": body, "forgotten": content is None}
 
 
 def _say(sentence: str) -> None:
@@ -346,7 +353,7 @@ def _say(sentence: str) -> None:
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the action to run, and its arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
-    verify = commands.add_parser("verify", help="walk the chain, and say what was changed")
+    verify = commands.add_parser("verify", help="check the chain, and say what was changed")
     verify.add_argument(
         "--ledger", action="store_true", help="compare with the checkpoints in the bucket too"
     )
@@ -367,22 +374,20 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 async def _verify_audit(settings: DatabaseSettings) -> tuple[Verdict, list[str]]:
     """Return what the audit's own chain says, and what is wrong with the ledger if it is read."""
-    async with migrated(settings, "audit", pool_size=2) as engine:
-        if isinstance(settings, _LedgerSettings):
-            with Blobs(settings) as blobs:
-                ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-                return await verify_audit(ledger, ChainHead(settings, lock_days=0))
-        async with engine.connect() as connection:
-            # One snapshot: what is written meanwhile is not a failure.
-            await connection.execution_options(isolation_level="REPEATABLE READ")
-            return await audit_chain.verify(connection), []
+    if isinstance(settings, _LedgerSettings):
+        async with _open_ledger(settings, "audit") as ledger:
+            return await verify_audit(ledger, ChainHead(settings, lock_days=0))
+    async with migrated(settings, "audit", pool_size=2) as engine, engine.connect() as connection:
+        # One snapshot: what is written meanwhile is not a failure.
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        return await audit_chain.verify(connection), []
 
 
 def _summarize(verdict: Verdict, more_failures: int) -> str:
     failure_count, end = len(verdict.failures) + more_failures, verdict.end
     return (
-        f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {end.number}), of"
-        f" {verdict.redacted} an erasure took the values;"
+        f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {end.number}),"
+        f" {verdict.redacted} redacted by erasures;"
         f" {counted(verdict.checkpoints, 'checkpoint')}"
         f" ({verdict.signed} signed);"
         f" {counted(verdict.unlinked, 'entry is', 'entries are')} not in the chain yet;"

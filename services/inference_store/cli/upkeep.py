@@ -59,23 +59,27 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_positive_seconds,
         default=15.0,
         metavar="SECONDS",
-        help="of one check (default: 15); --send waits four times as long for an ingester",
+        help="for each check (default: 15); --send waits four times as long for an ingester",
     )
     parser.add_argument(
         "--send", action="store_true", help="also send an event, or a call (--proxy), the whole way"
     )
-    parser.add_argument("--api", help="where (default: INFERENCE_STORE_URL, else of its settings)")
-    parser.add_argument("--proxy", help="through which a call is sent, with a path or without one")
-    parser.add_argument("--proxy-request", type=_parse_json, help="JSON, to be answered well")
+    parser.add_argument(
+        "--api", help="its address (default: INFERENCE_STORE_URL, else its settings)"
+    )
+    parser.add_argument("--proxy", help="address to send a call through, with or without a path")
+    parser.add_argument("--proxy-request", type=_parse_json, help="JSON that the model answers")
     parser.add_argument("--proxy-model", default=send.MODEL, help="(default: %(default)s)")
-    parser.add_argument("--ca", action="append", help="file to check certificates by; may repeat")
+    parser.add_argument(
+        "--ca", action="append", help="file of trusted certificates; may be repeated"
+    )
 
 
 def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"it is no JSON: {error}") from None
+        raise argparse.ArgumentTypeError(f"it is not JSON: {error}") from None
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -149,7 +153,7 @@ def format_doctor_text(report: Report) -> str:
         for finding in result.findings:
             lines.append(f"{_MARKS[finding.state]} {result.name}: {finding.seen}")
             lines += [f"        → {finding.remedy}"] if finding.remedy else []
-    return "\n".join([*lines, "", f"All in all: {report.state.value}."])
+    return "\n".join([*lines, "", f"Result: {report.state.value}."])
 
 
 def format_doctor_json(report: Report) -> str:
@@ -178,7 +182,7 @@ class _Settings(IngesterSettings, ReconcileSettings):
 
 def add_reconcile_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: the model, and what to do with the findings."""
-    parser.add_argument("--model", help="one model alone")
+    parser.add_argument("--model", help="only this model")
     parser.add_argument(
         "--repair",
         choices=[*(repair for repair in REPAIRS if repair != "none"), "erase"],
@@ -186,7 +190,7 @@ def add_reconcile_arguments(parser: argparse.ArgumentParser) -> None:
         help="rebuild: index again from the bucket alone, then compare; erase: the orphans of a"
         " --report, or, without one, compare and tell what would be erased",
     )
-    parser.add_argument("--report", type=UUID, help="with --repair erase: whose orphans go")
+    parser.add_argument("--report", type=UUID, help="with --repair erase: whose orphans to erase")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
 
 
@@ -194,7 +198,7 @@ def run_reconcile(arguments: argparse.Namespace) -> int:
     """Compare and report; return 0 (all well), 1 (something was found), 2 (it failed). Exits with 3
     if Postgres or the object store is unavailable."""
     if arguments.report is not None and (arguments.repair != "erase" or arguments.model):
-        print("--report goes with --repair erase, and without --model.", file=sys.stderr)
+        print("--report needs --repair erase, and cannot have --model.", file=sys.stderr)
         return 2
     settings = start_service(_Settings, "reconcile")
     with exiting(refused=2):
@@ -223,7 +227,7 @@ class _Command:
                     return 0 if erasure.state in ENDED else 2
                 async with open_election(engine, RECONCILING) as lock:
                     while not await lock.take():
-                        self._report_progress("another process reconciles; waiting for it")
+                        self._report_progress("another process is reconciling; waiting for it")
                         await asyncio.sleep(1)
                     ended = await self._work(engine, blobs)
             async with engine.connect() as connection:
@@ -317,15 +321,10 @@ class _Command:
 
 
 def _format_erasure(erasure: Erasure) -> str:
-    lines = [f"Erasure {erasure.id}: {erasure.state}."]
-    lines.append(
-        f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes; {erasure.held} held."
-    )
-    if erasure.certificate:
-        lines.append(f"Certificate {erasure.certificate}.")
-    if erasure.error:
-        lines.append(f"LEFT: {erasure.error}")
-    return "\n".join(lines)
+    counts = f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes"
+    lines = [f"Erasure {erasure.id}: {erasure.state}.", f"{counts}; {erasure.held} held."]
+    lines += [f"Certificate {erasure.certificate}."] if erasure.certificate else []
+    return "\n".join([*lines, *([f"LEFT: {erasure.error}"] if erasure.error else [])])
 
 
 def _dump(document: Any) -> str:

@@ -306,7 +306,10 @@ class MetadataColumns:
 
 def choose_columns(kinds_by_key: KeyKinds, chosen: Collection[str] | None) -> MetadataColumns:
     """Return the columns for metadata keys; `chosen`: these alone (None: all)."""
-    names = [name for name in sorted(kinds_by_key) if _is_chosen(name, chosen)][:MOST_KEYS]
+    names = sorted(kinds_by_key)
+    if chosen is not None:
+        names = [name for name in names if any(is_within(path, name) for path in chosen)]
+    names = names[:MOST_KEYS]
     columns: dict[str, Column] = {}
     owners: dict[tuple[str, str], tuple[int, Callable[[str], Fit]]] = {}
     for name in names:
@@ -325,10 +328,9 @@ def choose_columns(kinds_by_key: KeyKinds, chosen: Collection[str] | None) -> Me
     return MetadataColumns((*columns.values(), rest), owners, None if chosen is None else names)
 
 
-def _is_chosen(name: str, chosen: Collection[str] | None) -> bool:
-    """Return whether a key is chosen: by its name, or by a path into its values."""
-    paths = (f"{name}.", f"{name}[")
-    return chosen is None or any(path == name or path.startswith(paths) for path in chosen)
+def is_within(name: str, key: str) -> bool:
+    """Return whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
+    return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def list_kinds(keys: Iterable[KeySeen]) -> KeyKinds:
@@ -340,17 +342,17 @@ def list_kinds(keys: Iterable[KeySeen]) -> KeyKinds:
         begins = {key.name[:end] for end, letter in enumerate(key.name) if letter in ".["}
         if begins & roots:
             continue
-        kinds = sorted({_read_type(seen.type) for seen in key.types if _is_of_type(seen.flag)})
+        of_type = [
+            seen
+            for seen in key.types
+            if not (seen.flag.startswith("not_") or seen.flag in {FROM_TEXT, KEY_TOO_LONG})
+        ]
+        kinds = sorted({_read_type(seen.type) for seen in of_type})
         if kinds:
             kinds_by_key[key.name] = kinds
         if any(_read_type(seen.type) is MetadataType.JSON for seen in key.types):
             roots.add(key.name)
     return kinds_by_key
-
-
-def _is_of_type(flag: str) -> bool:
-    """Return whether values with this flag are of their declared type."""
-    return not flag.startswith("not_") and flag not in {FROM_TEXT, KEY_TOO_LONG}
 
 
 def _read_type(name: str) -> MetadataType:

@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, Text, cast, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
@@ -74,7 +74,7 @@ class ExportJob(Stored):
     """From then on its parts are deleted."""
     listed_to: Hidden[UUID | None]
     members: int
-    """Inferences that were listed."""
+    """Inferences that matched."""
     lists: Hidden[int]
     """Lists of members, each of which becomes a part."""
     written: Hidden[int]
@@ -88,14 +88,14 @@ class ExportJob(Stored):
     missing: int
     """Blobs that the parts should have and do not: erased, not in the bucket, or too large."""
     parts_deleted: int
-    """Parts that erasures deleted, because they named something erased."""
+    """Parts that erasures deleted because they contained something erased."""
     inferences_deleted: int
     """Inferences in those parts, erased or not."""
     error: str | None
     """Why it failed, or waits."""
     retry_at: datetime | None
     erased_by: UUID | None
-    """The erasure that took the values of its filter."""
+    """The erasure that removed the values of its filter."""
 
     @property
     def blob_choice(self) -> BlobChoice:
@@ -136,8 +136,8 @@ async def find_job(
     ends."""
     query = select(*_COLUMNS).where(_HERE.id == id, match_models(within, _HERE.model))
     query = query.where(_is_registered())
-    row = (await connection.execute(query.with_for_update() if lock else query)).first()
-    return None if row is None else ExportJob(**row._mapping)
+    jobs = await _read_jobs(connection, query.with_for_update() if lock else query)
+    return jobs[0] if jobs else None
 
 
 async def list_jobs(
@@ -164,8 +164,12 @@ async def list_jobs(
     totals = accumulate(row[1] for row in sizes)
     fitting = max(1, sum(total <= _PAGE_BYTES for total in totals))
     ids = [row.id for row in sizes[: min(limit, fitting)]]
-    rows = await connection.execute(select(*_COLUMNS).where(_HERE.id.in_(ids)).order_by(*order))
-    return [ExportJob(**row._mapping) for row in rows], len(sizes) > len(ids)
+    query_page = select(*_COLUMNS).where(_HERE.id.in_(ids)).order_by(*order)
+    return await _read_jobs(connection, query_page), len(sizes) > len(ids)
+
+
+async def _read_jobs(connection: AsyncConnection, query: Select[Any]) -> list[ExportJob]:
+    return [ExportJob(**row._mapping) for row in await connection.execute(query)]
 
 
 def _is_registered() -> ColumnElement[bool]:
@@ -176,8 +180,7 @@ def _is_registered() -> ColumnElement[bool]:
 async def list_unfinished(connection: AsyncConnection) -> list[ExportJob]:
     """Return the exports to work on now, the oldest first."""
     query = select(*_COLUMNS).where(_HERE.state.in_(UNFINISHED), _is_due())
-    rows = await connection.execute(query.order_by(_HERE.requested_at, _HERE.id))
-    return [ExportJob(**row._mapping) for row in rows]
+    return await _read_jobs(connection, query.order_by(_HERE.requested_at, _HERE.id))
 
 
 async def list_removable(connection: AsyncConnection) -> list[ExportJob]:
@@ -185,8 +188,7 @@ async def list_removable(connection: AsyncConnection) -> list[ExportJob]:
     has_expired = _HERE.state.not_in(REMOVED) & (_HERE.expires_at <= func.now())
     query = select(*_COLUMNS).where(or_(_HERE.state == "cancelling", has_expired), _is_due())
     query = query.order_by(_HERE.expires_at, _HERE.id).limit(_MOST_REMOVED)
-    rows = await connection.execute(query)
-    return [ExportJob(**row._mapping) for row in rows]
+    return await _read_jobs(connection, query)
 
 
 def _is_due() -> ColumnElement[bool]:
@@ -245,13 +247,8 @@ async def count_listed(
     connection: AsyncConnection, id: UUID, *, members: int, lists: int, listed_to: UUID
 ) -> None:
     """Count listed members and new lists, up to a uid."""
-    values = {
-        "members": _HERE.members + members,
-        "lists": _HERE.lists + lists,
-        "listed_to": listed_to,
-        "error": None,
-        "retry_at": None,
-    }
+    counts = {"members": _HERE.members + members, "lists": _HERE.lists + lists}
+    values = {**counts, "listed_to": listed_to, **_WITHOUT_ERROR}
     await _update(connection, id, ("listing",), values)
 
 
@@ -464,12 +461,9 @@ async def find_named(connection: AsyncConnection, keys: Sequence[StorageKey]) ->
 async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists: bool) -> None:
     """Record that all objects are deleted. `keep_lists`: copies may exist, so that erasures have
     to find what was exported."""
-    where = _PART.export == export
-    if keep_lists:
-        values = {"state": "removed", "storage_key": None}
-        await connection.execute(export_part.update().where(where).values(values))
-    else:
-        await connection.execute(export_part.delete().where(where))
+    removed = export_part.update().values(state="removed", storage_key=None)
+    changed = removed if keep_lists else export_part.delete()
+    await connection.execute(changed.where(_PART.export == export))
 
 
 def _match(part: Part) -> Sequence[ColumnElement[bool]]:

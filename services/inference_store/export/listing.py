@@ -192,7 +192,7 @@ class Listing:
         job = self.job
         if job.erased_by is not None:
             raise Invalid(
-                f"The erasure {job.erased_by} took the filter of this export: request it again."
+                f"Erasure {job.erased_by} removed the filter of this export: request it again."
             )
         query = await build_question(connection, job.model, job.document)
         return query if job.listed_to is None else query.after(job.listed_to)

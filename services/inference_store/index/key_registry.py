@@ -110,6 +110,16 @@ class KeySeen:
         return self.several or "[]" in self.name
 
     @property
+    def spells_numbers(self) -> bool:
+        """Check whether texts of it spell numbers, as which they are found too."""
+        return any(entry.flag == FROM_TEXT for entry in self.types)
+
+    @property
+    def count(self) -> int:
+        """The number of its values; a text that is a number as well is one."""
+        return sum(entry.count for entry in self.types if entry.flag != FROM_TEXT)
+
+    @property
     def conflict(self) -> bool:
         """Check whether its values came as things that cannot be compared with each other.
 
@@ -408,6 +418,14 @@ async def forget_examples(connection: AsyncConnection, model: int) -> None:
     for table in (metadata_key_seen, metadata_key_delta):
         has_examples = (table.c.model == model, table.c.examples != _NO_EXAMPLES)
         await connection.execute(table.update().where(*has_examples).values(examples=_NO_EXAMPLES))
+
+
+def warn_of_text_order(key: KeySeen, remedy: str) -> str:
+    """Return a warning for where texts that spell numbers are put in order as texts."""
+    return (
+        f"The values of {key.name!r} are texts, some of which spell numbers. They are in text"
+        f" order, so '10' comes before '9'. {remedy} for the order of numbers."
+    )
 
 
 def types_of(key: KeySeen) -> Sequence[str]:

@@ -32,7 +32,7 @@ from inference_store.index.tables import policy_version, registration
 from inference_store.inference.errors import Conflict, NotFound, require_revision
 from inference_store.inference.events import InferenceEvent
 from inference_store.inference.field_docs import Hidden, Stored
-from inference_store.inference.nearest import MOST_COMPARED, nearest
+from inference_store.inference.nearest import MOST_COMPARED, nearest, suggest
 from inference_store.inference.task_types import OutputMapping
 
 # Matches the rows within a caller's scope, in SQL.
@@ -393,5 +393,4 @@ async def refuse_model(connection: AsyncConnection, model_id: str, within: Acces
     """
     model_ids = await list_ids(connection, within=within, limit=MOST_COMPARED)
     near = nearest(model_id, model_ids, limit=_MOST_NAMED)
-    hint = f" The nearest are {', '.join(near)}." if near else ""
-    return NotFound(f"There is no model {model_id!r}.{hint}")
+    return NotFound(f"There is no model {model_id!r}.{suggest(near)}")

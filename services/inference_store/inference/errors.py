@@ -80,7 +80,7 @@ class TooManyGroups(Invalid, title="The aggregate has too many groups"):
 
 
 class InvalidCursor(Invalid, title="The cursor does not belong to this query"):
-    """The cursor was made for another query, or is damaged: ask without one."""
+    """The cursor was made for another query, or is damaged: send the request without it."""
 
 
 class Unauthorized(StoreError, status=401, title="An API key or token is required"):

@@ -99,6 +99,14 @@ def _docs_in(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, 
 _MOST_FIELDS = 100
 
 
+class WrongField(ValueError):
+    """What is wrong with one `field` of a body, as comparing it with others shows."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class Body(DocumentedModel):
     """A body of a request: unknown fields are refused by name."""
 
@@ -109,7 +117,7 @@ class Body(DocumentedModel):
     def _few_fields(cls, value: Any) -> Any:
         # Each unknown one would be a fault of its own, and costs more than reading it.
         if isinstance(value, dict) and len(value) > _MOST_FIELDS:
-            raise ValueError(f"an object here has at most {_MOST_FIELDS} fields")
+            raise ValueError(f"it must have at most {_MOST_FIELDS} fields")
         return value
 
 
@@ -122,24 +130,24 @@ def _whole(value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise ValueError("it is a number")
+        raise ValueError("it must be a number")
     number = float(value)
     if number in (float("inf"), float("-inf")):
-        raise ValueError("it is a finite number")
+        raise ValueError("it must be a finite number")
     return number
 
 
 def exact(value: Any) -> Any:
     """The exact number. Raises ValueError for what is none, or too large."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise ValueError("it is a number")
+        raise ValueError("it must be a number")
     number = value if isinstance(value, Decimal) else Decimal(str(value))
     if (
         not number.is_finite()
         or abs(number.adjusted()) > 400
         or len(number.as_tuple().digits) > 1000
     ):
-        raise ValueError("it has up to 1,000 digits and an exponent up to 400")
+        raise ValueError("it must have at most 1,000 digits, and an exponent of at most 400")
     return number
 
 
@@ -149,14 +157,14 @@ def instant(value: Any) -> Any:
         return value
     parsed = read_timestamp(value, MetadataCaps())[0] if isinstance(value, str) else None
     if parsed is None:
-        raise ValueError("it is an instant as RFC 3339 writes it: 2026-11-01T00:00:00Z")
+        raise ValueError("it must be a time in RFC 3339, such as 2026-11-01T00:00:00Z")
     return parsed
 
 
 def storable_text(value: str) -> str:
     """The text itself. Raises ValueError where Postgres cannot hold it."""
     if not storable(value):
-        raise ValueError("it holds NUL or a lone surrogate")
+        raise ValueError("it must not contain NUL or a lone surrogate")
     return value
 
 

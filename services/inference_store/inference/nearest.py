@@ -41,7 +41,8 @@ def nearest(name: str, names: Iterable[str], *, limit: int = 5) -> list[str]:
 
 
 class UnknownName(ValueError):
-    """An unknown name. `known`: the known ones, the most similar first."""
+    """An unknown name. `known`: the known ones, the most similar first; `field`: of the body that
+    is wrong, if it is a field of that."""
 
     def __init__(
         self,
@@ -50,37 +51,48 @@ class UnknownName(ValueError):
         known_names: Sequence[str],
         *,
         near: Sequence[str] | None = None,
+        field: str | None = None,
     ) -> None:
         alike = nearest(name, known_names) if near is None else near
         super().__init__(f"{beginning} {shortened(name)}; {describe_known(alike, known_names)}")
+        self.field = field
         self.known = tuple(dict.fromkeys((*alike, *known_names)))
+
+
+def name_nearest(near: Sequence[str]) -> str:
+    """Return a clause with the nearest names, of which there is one at least."""
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
+
+
+def suggest(near: Sequence[str]) -> str:
+    """Return a sentence with the nearest names, and a space before it; nothing without any."""
+    return f" T{name_nearest(near)[1:]}." if near else ""
 
 
 def describe_known(near: Sequence[str], known_names: Sequence[str]) -> str:
     """Return the rest of a refusal's sentence, with the nearest and all known names."""
-    suggestion = f"the nearest are {', '.join(near)}; " if near else ""
+    suggestion = f"{name_nearest(near)}; " if near else ""
     return f"{suggestion}known are {', '.join(known_names)}"
 
 
 def describe_nearest(near: Sequence[str], known_names: Sequence[str]) -> str:
     """Return the rest of a refusal's sentence, with the nearest names, or all if none is alike."""
-    return f"the nearest are {', '.join(near)}" if near else describe_known((), known_names)
+    return name_nearest(near) if near else describe_known((), known_names)
 
 
 def describe_alike(near: Sequence[str]) -> str:
     """Return the rest of a refusal's sentence, with the nearest names."""
-    return f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
+    return name_nearest(near) if near else "no other name is spelled like it"
 
 
 def list_warnings(beginning: str, names: Sequence[str], known_names: Collection[str]) -> list[str]:
     """Return a warning for each of the first unknown names, and one that counts the rest."""
     warnings = []
     for name in names[:MOST_WARNED]:
-        near = nearest(name, known_names, limit=3)
-        hint = f" The nearest are {', '.join(near)}." if near else ""
-        warnings.append(f"{beginning} {shortened(name)}.{hint}")
+        near = suggest(nearest(name, known_names, limit=3))
+        warnings.append(f"{beginning} {shortened(name)}.{near}")
     more = len(names) - len(warnings)
-    return [*warnings, f"And {more:,} more are not there."] if more else warnings
+    return [*warnings, f"{more:,} more names are unknown."] if more else warnings
 
 
 def shortened(name: str) -> str:

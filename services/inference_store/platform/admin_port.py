@@ -93,9 +93,13 @@ class AdminApp:
             "/metrics": self._metrics,
         }
         status, kind, body = 404, "text/plain", b"404: Not Found\n"
+        more: list[tuple[bytes, bytes]] = []
         if (route := routes.get(scope["path"])) is not None:
-            status, kind, body = await route()
-        headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+            if scope["method"] in {"GET", "HEAD"}:
+                status, kind, body = await route()
+            else:
+                status, body, more = 405, b"405: Method Not Allowed\n", [(b"allow", b"GET, HEAD")]
+        headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body)), *more]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from inference_store.inference.field_docs import DocumentedModel
-from inference_store.inference.nearest import nearest
+from inference_store.inference.nearest import name_nearest, nearest
 from inference_store.inference.task_types import TASK_TYPES, task_type_of
 from inference_store.platform.settings import PREFIX, WrongSetting
 from inference_store.proxy.protocols import PROTOCOLS
@@ -358,7 +358,7 @@ def _suggest_names(location: Location) -> str:
     *way, name = (part for part in location if isinstance(part, str))
     entry = _INSIDE[way[-1]] if way else _File
     near = nearest(name, tuple(entry.model_fields))
-    return f"; the nearest are {', '.join(near)}" if near else ""
+    return f"; {name_nearest(near)}" if near else ""
 
 
 def _find_mistakes(file: _File, *, has_key: bool) -> Iterator[tuple[Location, str]]:

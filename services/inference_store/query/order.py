@@ -35,7 +35,7 @@ from inference_store.inference.errors import (
     UnknownKey,
 )
 from inference_store.inference.metadata import COORDINATES, Family, type_named
-from inference_store.inference.nearest import nearest
+from inference_store.inference.nearest import nearest, suggest
 from inference_store.query.conditions import read_names
 from inference_store.query.conditions.combination import TYPES, Combination, Names
 from inference_store.query.conditions.condition import Condition, Uids
@@ -343,6 +343,10 @@ async def resolve_sort(
             raise _refuse_unordered(property_)
         return Sort(descending, ByProperty(PROPERTIES[property_], descending))
     if stored is None:
+        own, _, kind_of_key = property_.rpartition(":")
+        if own in PROPERTIES:
+            message = f"{own!r} is a property, which has one type: leave out `:{kind_of_key}`"
+            raise UnknownKey.of(PATH, message, [own])
         raise await _refuse_unknown(connection, models, key)
     family, warnings = _choose_family(stored, typed, kind)
     return Sort(descending, ByKey(stored.key, family, stored.many, descending), warnings)
@@ -383,7 +387,9 @@ def _choose_family(
     chosen = kind if kind in key.families and kind is not None else families[0]
     others = [family for family in families if family != chosen]
     if not others:
-        return chosen, ()
+        is_text = chosen == "string" and key.spells_numbers
+        remedy = f"Sort by `{key.name}:number`"
+        return chosen, (key_registry.warn_of_text_order(key, remedy),) if is_text else ()
     sentence = (
         f"The key {key.name!r} has been seen as {', '.join(types_of(key))}: its {chosen} values"
     )
@@ -423,7 +429,6 @@ async def _refuse_unknown(connection: AsyncConnection, models: Models, name: str
     names = [*dict.fromkeys([*keys, *SORTABLE])]
     near = [EXAMPLE] if bare == "distance" else nearest(bare, names)
     detail = f"sort: there is no property and no metadata key {name!r}."
-    suggestions = f" The nearest are {', '.join(near)}." if near else ""
-    suggestions += f" The properties are {', '.join(SORTABLE)}."
+    suggestions = f"{suggest(near)} The properties are {', '.join(SORTABLE)}."
     faults = [Fault("sort", "unknown name", list(dict.fromkeys((*near, *SORTABLE))))]
     return UnknownKey(detail + suggestions, faults=faults)

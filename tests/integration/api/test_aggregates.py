@@ -96,15 +96,15 @@ def _histogram(of: str, *bounds: Any) -> dict[str, Any]:
 # the body, the path of its fault, and words of the message
 _REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (_measure("median", "x"), "measures[0].function", "known are"),
-    (_measure("mean"), "measures[0]", "`of` is missing"),
-    ({"measures": ["counts"]}, "measures[0].function", "the nearest are count"),
+    ({"measures": ["counts"]}, "measures[0].function", "the nearest is count"),
+    (_measure("mean"), "measures[0].of", "required by mean"),
     (_measure("mean", "frame_numer"), "measures[0].of", "unknown"),
     (_measure("mean", "data_source"), "measures[0].of", "string"),
     (_measure("mean", "ok"), "measures[0].of", "bool"),
     (_measure("count", "location"), "measures[0].of", "nothing"),
     (_measure("min", "prediction.x"), "measures[0].of", "no"),
-    (_measure("min", "top_score", at=[5]), "measures[0]", "at"),
-    ({"measures": [{"function": "count"}] * 2}, "body", "twice"),
+    (_measure("min", "top_score", at=[5]), "measures[0].at", "min does not take it"),
+    ({"measures": [{"function": "count"}] * 2}, "measures", "twice"),
     (_group("prediction.score"), "group_by[0]", "inferences"),
     (_group({"time": "hour", "zone": "Europe/Belin"}), "group_by[0].zone", "Berlin"),
     (_group({"time": "year"}), "group_by[0].time", "minute"),
@@ -119,15 +119,15 @@ _REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         _histogram("frame_number", "2026", "2027-01-01"),
         "group_by[0].histogram.bounds[0]",
-        "an instant as RFC 3339 writes it",
+        "a time in RFC 3339",
     ),
     (
         _histogram("frame_number", "2026-01-01", "2027-01-01"),
         "group_by[0].histogram.bounds",
         "numbers",
     ),
-    (_measure("histogram", "n", bounds=[1, "2027-01-01"]), "measures[0].bounds", "not both"),
-    ({"order": "-nothing"}, "body", "known are count"),
+    (_measure("histogram", "n", bounds=[1, "2027-01-01"]), "measures[0].bounds", "all must be"),
+    ({"order": "-nothing"}, "order", "known are count"),
 ]
 
 
@@ -261,7 +261,7 @@ async def test_which_models(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     for model_id in ("a", "b"):
         await api.store(NewInference(model_id=model_id))
     both = await api.ask(_ACROSS, {"project_id": "p", "model_ids": ["a"]}, status=422)
-    assert "cannot both be given" in str(both)
+    assert "cannot be combined with `project_id`" in str(both)
     for body in ({"project_id": "none"}, {"model_ids": ["a", "none"]}):
         await api.ask(_ACROSS, body, status=404)
     monkeypatch.setattr(conditions, "MOST_MODELS", 1)

@@ -302,8 +302,8 @@ async def test_lists_uids_in_pages_and_rejects_other_options(api: Api) -> None:
             body["cursor"] = dry["next"]
         assert uids == [(target.model_id, str(target.uid)) for target in ann], limit
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"uids": True}, "set `dry_run` as well"),
-        ({"dry_run": True, "limit": 5}, "set `uids` as well"),
+        ({"uids": True}, "set `dry_run` too"),
+        ({"dry_run": True, "limit": 5}, "set `uids` too"),
         ({"dry_run": True, "uids": True, "cursor": "x"}, "cursor"),
         ({"dry_run": True, "uids": True, "limit": 10_001}, "limit"),
     ]

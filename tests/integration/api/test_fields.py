@@ -66,7 +66,7 @@ async def test_refuses_unknown_fields_and_keys(api: Api) -> None:
         assert problem["detail"] == f"fields[1]: {problem['errors'][0]['message']}."
         assert [fault["path"] for fault in problem["errors"]] == ["fields[1]", "fields[2]"]
         assert problem["errors"][0]["message"].startswith(
-            "there is no metadata key 'frame_numer'; the nearest are frame_number"
+            "there is no metadata key 'frame_numer'; the nearest is frame_number"
         )
         assert problem["errors"][1]["known"][0] == "camera.angle"
     empty = {"fields": ["metadata.frame_numer", "metadata.camera"], "unknown_keys": "empty"}

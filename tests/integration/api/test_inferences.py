@@ -162,7 +162,7 @@ async def test_answers_match_their_models(api: Api) -> None:
     check_answer(inference_models.InferenceDetail, answer.content)
     change = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
     changed = await api.post(f"{_PATH}/id-1/metadata", json=change)
-    check_answer(inference_models.ShownInference, changed.content)
+    check_answer(inference_models.EditedInference, changed.content)
 
 
 async def test_round_trips(make_app: MakeApp) -> None:

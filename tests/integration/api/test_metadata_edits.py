@@ -53,6 +53,7 @@ async def test_changes_and_adds_items(api: Api) -> None:
     assert values == {"k": "five", "reviewed": "true", "keep": _ITEMS[1]["value"]}
     assert (answer.json()["revision"], answer.headers["ETag"]) == (2, '"2"')
     assert answer.json()["metadata_storage_key"] == f"s3://{key}"
+    assert answer.json()["warnings"] == []
     assert await _find(api, "k", "eq", 5) == ["two"]
     assert await _find(api, "k", "eq", "five") == ["one"]
     assert await _find(api, "reviewed", "eq", True) == ["one"]
@@ -105,7 +106,8 @@ async def test_literal_keys_and_paths(api: Api) -> None:
     assert (await _edit(api, ("keep", "string", "plain"))).status_code == 200
     assert await _find(api, "keep.a", "eq", "literal") == ["one"]
     assert await _find(api, "keep.b[]", "eq", "x") == []
-    assert (await _edit(api, ("keep", "json", None))).status_code == 200
+    answer = await _edit(api, ("keep", "json", None), ("ok", "bool", "true"))
+    assert ["`metadata.ok`" in warning for warning in answer.json()["warnings"]] == [True]
     assert await _find(api, "keep", "exists", None) == ["one"]
 
 

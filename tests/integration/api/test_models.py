@@ -68,8 +68,29 @@ async def test_metadata_keys_and_inferences_keep_a_model(api: Api) -> None:
     assert examples == {"int": ["5"], "string": ["five"]}
     assert (s["name"], s["compared_as"], s["conflict"]) == ("s", ["string"], False)
     assert answer["capped"] is False
+    await _check_texts_that_spell_numbers(api)
     refused = await api.call("DELETE", "/v1/models/model", status=409)
     assert refused["type"] == "/docs/errors#conflict"
+
+
+async def _check_texts_that_spell_numbers(api: Api) -> None:
+    """They count once, and whatever puts them in order says that they are in text order."""
+    pose = [("pose", "json", f'{{"angle": "{angle}"}}') for angle in (9, 10)]
+    await api.store(*(NewInference(f"p{n}", at(9 + n), [item]) for n, item in enumerate(pose)))
+    items = (await api.read("/v1/models/model/metadata-keys"))["items"]
+    assert [key["count"] for key in items if key["name"] == "pose.angle"] == [2]
+    query, aggregate = (f"/v1/models/model/inferences/{name}" for name in ("query", "aggregate"))
+    for sort, ids, hints in (("", ["p1", "p0"], 1), (":number", ["p0", "p1"], 0)):
+        body = {"sort": f"pose.angle{sort}", "filter": "pose.angle IS NOT NULL"}
+        page = await api.ask(query, body)
+        assert [item["inference_id"] for item in page["items"]] == ids
+        assert ["`pose.angle:number`" in warning for warning in page["warnings"]] == [True] * hints
+    for of, hints in (("pose.angle", 1), ({"name": "pose.angle", "type": "float"}, 0)):
+        answer = await api.ask(aggregate, {"measures": [{"function": "max", "of": of}]})
+        assert len(answer["warnings"]) == hints, of
+    [fault] = (await api.ask(query, {"sort": "-received_at:string"}, status=422))["errors"]
+    assert (fault["path"], fault["known"]) == ("sort", ["received_at"])
+    assert "leave out `:string`" in fault["message"]
 
 
 _PATH = "/v1/models/model/queryables"

@@ -1,16 +1,8 @@
-"""Content negotiation: the media type of an answer, and its compression."""
+"""Content negotiation: the media type of an answer, and what it includes."""
 
-import gzip
-import json
-from typing import Any
+from tests.integration.stored_inferences import NewInference
 
-import cramjam
-import httpx
-
-from tests.integration.stored_inferences import NewInference, at
-
-from .app_server import serve_app
-from .conftest import LINES, Api, MakeApp
+from .conftest import Api
 
 _PATH = "/v1/models/model/inferences"
 _ITEMS = [("frame_number", "int", "9001"), ("data_source", "string", "hallway-camera-feed")]
@@ -48,37 +40,3 @@ async def test_include_accepts_commas(api: Api) -> None:
         assert [prediction["label"] for prediction in answer["predictions"]] == ["person"]
         refused = await api.read(f"{path}?include=metadata,nothing", status=422)
         assert "'metadata', 'predictions' or 'urls'" in refused["detail"]
-
-
-async def test_pages_and_streams_are_compressed(api: Api, make_app: MakeApp) -> None:
-    person = [("person", 0.5)]
-    await api.store(*(NewInference(str(n), at(0), _ITEMS, person) for n in range(200)))
-    body = {"include": ["metadata", "predictions"], "limit": 200}
-    async with serve_app(make_app()) as client:
-        for accept in ({"Accept": "application/json"}, LINES):
-            plain, _ = await _read_raw(client, body, accept | {"Accept-Encoding": "identity"})
-            for coding, decompress in (
-                ("gzip", gzip.decompress),
-                ("zstd", cramjam.zstd.decompress),
-            ):
-                headers = accept | {"Accept-Encoding": coding}
-                compressed, answer = await _read_raw(client, body, headers)
-                assert answer.headers["content-encoding"] == coding, accept
-                assert len(compressed) < len(plain) / 5, (coding, accept)
-                ids = _decode_ids(bytes(decompress(compressed)))
-                assert ids == _decode_ids(plain), (coding, accept)
-
-
-async def _read_raw(
-    client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]
-) -> tuple[bytes, httpx.Response]:
-    async with client.stream("POST", f"{_PATH}/query", json=body, headers=headers) as answer:
-        assert answer.status_code == 200
-        return b"".join([piece async for piece in answer.aiter_raw()]), answer
-
-
-def _decode_ids(text: bytes) -> list[str]:
-    lines = [json.loads(line) for line in text.splitlines()]
-    items = lines[0]["items"] if len(lines) == 1 else lines[:-1]
-    assert len(items) == 200
-    return [item["inference_id"] for item in items]

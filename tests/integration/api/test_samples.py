@@ -61,11 +61,11 @@ async def test_a_sample_is_uniform_and_larger_in_a_stream(
 async def test_refusals(api: Api) -> None:
     five = {"sample": {"size": 5}}
     cases: list[tuple[dict[str, Any], str, str]] = [
-        (five | {"sort": "n"}, "body", "`sort` cannot be combined with `sample`"),
-        (five | {"limit": 5}, "body", "`limit` cannot be combined with `sample`"),
+        (five | {"sort": "n"}, "sort", "cannot be combined with `sample`"),
+        (five | {"limit": 5}, "limit", "cannot be combined with `sample`"),
         ({"sample": {"size": 1001}}, "sample.size", "ask for a stream"),
-        ({"sample": {"size": 0}}, "sample.size", "greater than or equal to 1"),
-        ({"sample": {}}, "sample.size", "Field required"),
+        ({"sample": {"size": 0}}, "sample.size", "it must be at least 1"),
+        ({"sample": {}}, "sample.size", "it is required"),
     ]
     for body, path, words in cases:
         [fault] = (await api.ask(_QUERY, body, status=422))["errors"]

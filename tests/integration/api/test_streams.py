@@ -234,16 +234,8 @@ async def test_revoking_a_key_ends_its_streams(api: Api, make_app: MakeApp) -> N
     assert (first["inference_id"], end["next"] is None) == (_LARGE[-1].inference_id, False)
 
 
-async def test_accept_header_selects_lines_or_is_refused(api: Api) -> None:
+async def test_refusals_of_a_stream_are_ordinary_answers(api: Api) -> None:
     await api.store(*_make_inferences(1))
-    for accept, is_stream in (
-        ("application/x-ndjson", True),
-        ("text/plain, Application/X-NDJSON; q=0.9", True),
-        ("application/json", False),
-        ("*/*", False),
-    ):
-        answer = await api.get(_PATH, headers={"Accept": accept})
-        assert ("ndjson" in answer.headers["content-type"]) == is_stream, accept
     unknown = {"metadata_filter": [{"key": "m", "operator": "eq", "value": 1}]}
     refused = await api.post(_QUERY, json=unknown, headers=_LINES)
     assert refused.status_code == 422

@@ -55,6 +55,8 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
         assert "secret" not in api.text
         assert api.get_health().json()["ready"] is True
         metrics = httpx.get(f"{api.admin}/metrics", timeout=300).text
+        refused = httpx.post(f"{api.admin}/metrics", timeout=300)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
         for kind in ("page", "count"):
             assert f'inference_store_api_query_timeouts_total{{kind="{kind}"}} 0.0' in metrics
         assert api.process.stop() == 0

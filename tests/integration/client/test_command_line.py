@@ -95,9 +95,10 @@ async def test_models_and_single_inferences(istore: Istore) -> None:
     table = await istore.run("models", "--format", "table")
     assert [line.split()[0] for line in table.stdout.splitlines()] == ["model_id", MODEL]
     none = await istore.run("models", "--project", "no-such-project")
-    assert (none.returncode, none.stdout, none.stderr) == (0, "", "")
+    assert (none.returncode, none.stdout) == (1, "")
+    assert "There is no project 'no-such-project' with models" in none.stderr
     misspelt = await istore.run("count", MODEL[:-1])
-    assert f"There is no model '{MODEL[:-1]}'. The nearest are {MODEL}." in misspelt.stderr
+    assert f"There is no model '{MODEL[:-1]}'. The nearest is {MODEL}." in misspelt.stderr
     whole = await istore.run("get", MODEL, "req/7")
     [item] = read_lines(whole.stdout)
     assert (item["inference_id"], item["metadata"]["frame_number"]) == ("frame-007", 8957)
@@ -128,7 +129,7 @@ _ERRORS = [
     (
         ["query", MODEL, "--columns", "frame_number"],
         1,
-        "none is spelt alike; /reference lists all; a metadata key is written",
+        "no other name is spelled like it; /reference lists all; a metadata key is written",
     ),
     (
         ["query", MODEL, "--columns", "ok,metadata.frame_numer"],

@@ -506,7 +506,7 @@ async def test_matches_a_certificate_with_its_request(few_erased: list[Stored], 
         say("match", "2", "--uid", uid_text).returncode for uid_text in (uid, str(uuid4()))
     ] == [0, 1]
     other = say("match", "2", "--subject", "person_id", "p-1")
-    assert (other.returncode, "Certificate 2 is not of it." in other.stderr) == (1, True)
+    assert (other.returncode, "Certificate 2 does not cover it." in other.stderr) == (1, True)
     first = say("match", "1", "--uid", uid)
     assert (first.returncode, first.stderr) == (
         1,

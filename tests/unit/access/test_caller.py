@@ -88,7 +88,7 @@ def test_reads_roles_from_environment_and_refuses_what_gives_no_rights(
     assert (grant.held, grant.project_id) == (frozenset({Right.READ}), "p")
     for grants, sentence in (
         ([{"role": "king"}], "ops.0.role: Input should be 'reader', 'analyst' or 'owner'."),
-        ([{}], "ops.0: it grants nothing: name a role or rights."),
+        ([{}], "ops.0: it grants nothing: give a `role` or `rights`."),
         ("owner", "ops: Input should be a valid tuple."),
     ):
         with subtests.test(grants=grants):

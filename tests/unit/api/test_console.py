@@ -1,10 +1,9 @@
-"""The console's files: compressed, cached by their names, and nothing else."""
+"""The console's files: cached by their names, and nothing else."""
 
 import gzip
 import re
 from pathlib import Path
 
-import cramjam
 import httpx
 import pytest
 
@@ -45,18 +44,6 @@ async def test_it_has_the_strict_policy(client: httpx.AsyncClient) -> None:
     assert "unsafe" not in policy
     with_data = [part for part in policy.split("; ") if "data:" in part]
     assert with_data == ["img-src 'self' blob: data:"]
-
-
-async def test_it_is_sent_compressed(client: httpx.AsyncClient) -> None:
-    url = "/console/assets/index-Ab12.js"
-    for coding, decompress in (("gzip", gzip.decompress), ("zstd", cramjam.zstd.decompress)):
-        async with client.stream("GET", url, headers={"Accept-Encoding": coding}) as answer:
-            sent = b"".join([piece async for piece in answer.aiter_raw()])
-            assert answer.headers["content-encoding"] == coding
-            assert "Accept-Encoding" in answer.headers["vary"]
-        assert bytes(decompress(sent)).decode() == SCRIPT, coding
-    answer = await client.get("/console/", headers={"Accept-Encoding": "identity"})
-    assert "content-encoding" not in answer.headers
 
 
 async def test_does_not_resend_unchanged_files(client: httpx.AsyncClient) -> None:

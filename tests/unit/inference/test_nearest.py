@@ -19,7 +19,7 @@ def test_the_most_alike_come_first_and_a_few_are_all_listed() -> None:
     assert nearest("FRAME_NUMBER", candidates, limit=2) == ["frame_number", "frame_rate"]
     assert nearest("frame_numer", ["width", "frame_number"]) == ["frame_number", "width"]
     assert nearest("n", ["m"]) == ["m"]
-    assert describe_nearest(["width"], ["width", "height"]) == "the nearest are width"
+    assert describe_nearest(["width"], ["width", "height"]) == "the nearest is width"
     assert describe_nearest([], ["width", "height"]) == "known are width, height"
 
 
@@ -47,9 +47,9 @@ def test_warnings_are_nine_short_ones_or_one_a_name() -> None:
     assert [text.split("'")[1][:4] for text in warnings[:-1]] == [
         n[:4] for n in names[:MOST_WARNED]
     ]
-    assert warnings[-1] == "And 992 more are not there."
+    assert warnings[-1] == "992 more names are unknown."
     assert sum(map(len, warnings)) < 3_000
     assert list_warnings("No", [], labels) == []
     assert list_warnings("No", ["label-x"], ["label-y"]) == [
-        "No 'label-x'. The nearest are label-y."
+        "No 'label-x'. The nearest is label-y."
     ]

@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import AfterValidator, Field, model_validator
 
 from inference_store.inference.events.event import LOWEST
-from inference_store.inference.field_docs import Body, ShortText
+from inference_store.inference.field_docs import Body, ShortText, WrongField
 from inference_store.inference.iso_durations import Duration, read_duration
 from inference_store.query.filters import certain
 from inference_store.query.filters.typed import Predicate
@@ -77,7 +77,7 @@ def _check_duration(text: str) -> str:
 
 def _check_finite(text: str) -> str:
     if parse_duration(text) is None:
-        raise ValueError("a minimum age is a duration; `forever` is for rules")
+        raise ValueError("it must be an ISO 8601 duration, such as P7D; `forever` is for rules")
     return text
 
 
@@ -110,9 +110,10 @@ class Ages(Body):
         for part in ("keep_input", "keep_response"):
             age = getattr(self, part)
             if age is not None and not is_never_longer(age, self.keep_inference):
-                raise ValueError(
-                    f"{part} ({age}) must not be longer than keep_inference"
-                    f" ({self.keep_inference}), on any day of the calendar"
+                raise WrongField(
+                    part,
+                    f"{age} must not be longer than `keep_inference` ({self.keep_inference}) on any"
+                    " day of the calendar",
                 )
         return self
 
@@ -167,24 +168,25 @@ class RetentionPolicy(Bounds):
 
 
 def check_rules(rules: Sequence[tuple[str | None, bool]]) -> None:
-    """Raise ValueError if one of the rules, as (name, has a filter), could never apply."""
+    """Raise WrongField if one of the rules, as (name, has a filter), could never apply."""
     names: set[str] = set()
     for number, (name, has_filter) in enumerate(rules):
         if name is not None and name in names:
-            raise ValueError(f"two rules are named {name!r}")
+            raise WrongField(f"rules[{number}].name", f"another rule is named {name!r} too")
         names |= {name} if name is not None else set()
         if not has_filter and number + 1 < len(rules):
-            raise ValueError(
-                f"rules[{number}] has no filter, so it applies to all, and the rules after it"
-                " could never apply: put it last, or give it a filter"
+            raise WrongField(
+                f"rules[{number}].filter",
+                "without a filter the rule applies to everything, and the rules after it never"
+                " apply: move it to the end, or give it a filter",
             )
 
 
 def check_not_empty(rules: int, bounds: Bounds) -> None:
-    """Raise ValueError for a policy that sets nothing at all."""
+    """Raise WrongField for a policy that sets nothing at all."""
     values = (bounds.max_inferences, bounds.minimum_age)
     if not rules and all(value is None for value in values):
-        raise ValueError("a policy needs at least a rule, a limit or a minimum age")
+        raise WrongField("rules", "a policy needs at least a rule, a limit or a minimum age")
 
 
 def is_never_longer(shorter: str, longer: str) -> bool:
@@ -253,6 +255,16 @@ class PolicyOwner:
 
     level: LevelName
     subject: str = ""
+
+    @property
+    def model_id(self) -> str | None:
+        """The id of the model, if it is one."""
+        return self.subject if self.level == "model" else None
+
+    @property
+    def project_id(self) -> str | None:
+        """The id of the project, if it is one."""
+        return self.subject if self.level == "project" else None
 
     def __str__(self) -> str:
         return "the default" if self.level == "default" else f"{self.level} {self.subject!r}"

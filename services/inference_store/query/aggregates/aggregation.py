@@ -23,9 +23,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import key_registry
 from inference_store.index.key_registry import FROM_TEXT, KeySeen
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
-from inference_store.inference.field_docs import WHOLE, Body, Exact, Flag, ShortText, exact, instant
+from inference_store.inference.field_docs import (
+    WHOLE,
+    Body,
+    Exact,
+    Flag,
+    ShortText,
+    WrongField,
+    exact,
+    instant,
+)
 from inference_store.inference.metadata import TYPE_NAMES, Family, type_named
-from inference_store.inference.nearest import UnknownName, counted, nearest
+from inference_store.inference.nearest import UnknownName, counted, describe_alike, nearest, suggest
 from inference_store.query.filters.names import KINDS, METADATA, OWN
 from inference_store.query.filters.typed import Kind
 from inference_store.query.preparation import UnknownKeys
@@ -106,9 +115,9 @@ def _bound(value: Any) -> Decimal | datetime:
 
 def _rising(bounds: list[Any]) -> list[Any]:
     if len({isinstance(bound, datetime) for bound in bounds}) > 1:
-        raise ValueError("bounds are numbers, or instants, and not both")
+        raise ValueError("all must be numbers, or all must be times")
     if any(low >= high for low, high in pairwise(bounds)):
-        raise ValueError("each bound is larger than the one before")
+        raise ValueError("each must be larger than the one before")
     return bounds
 
 
@@ -154,9 +163,8 @@ def _zones() -> frozenset[str]:
 
 def _zone(name: str) -> str:
     if name not in _zones():
-        near = ", ".join(nearest(name, sorted(_zones()), limit=3))
-        hint = f"; the nearest are {near}" if near else ""
-        raise ValueError(f"there is no time zone {name!r}{hint}")
+        near = nearest(name, sorted(_zones()), limit=3)
+        raise ValueError(f"there is no time zone {name!r}; {describe_alike(near)}")
     return name
 
 
@@ -206,9 +214,9 @@ class GroupBody(Body):
             self.histogram is not None,
         )
         if sum(choices) != 1:
-            raise ValueError("it is one of `of`, `label`, `time` and `histogram`")
+            raise ValueError("give exactly one of `of`, `label`, `time` and `histogram`")
         if "zone" in self.model_fields_set and self.time is None:
-            raise ValueError("`zone` is of `time`")
+            raise WrongField("zone", "it applies to groups by `time` alone")
         return self
 
     @property
@@ -279,11 +287,11 @@ class MeasureBody(Body):
     def _fits(self) -> Self:
         entry = self.aggregate
         if self.of is None and not entry.without_of:
-            raise ValueError(f"{entry.name} is of something: `of` is missing")
+            raise WrongField("of", f"it is required by {entry.name}")
         options = {"is" if name == "expected" else name for name in self.model_fields_set}
         for option in _OPTIONS:
             if option in options and option not in entry.options:
-                raise ValueError(f"{entry.name} takes no `{option}`")
+                raise WrongField(option, f"{entry.name} does not take it")
         return self
 
     @property
@@ -322,9 +330,10 @@ class Aggregation(Body):
         names = [*(item.name for item in self.group_by), *(item.name for item in self.measures)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"{twice[0]!r} appears twice: rename one of them with `as`")
+            wrong = "measures" if twice[0] in {item.name for item in self.measures} else "group_by"
+            raise WrongField(wrong, f"{twice[0]!r} appears twice: rename one of them with `as`")
         if self.order is not None and self.order.removeprefix("-") not in names:
-            raise UnknownName("order: there is no", self.order.removeprefix("-"), names)
+            raise UnknownName("there is no", self.order.removeprefix("-"), names, field="order")
         return self
 
 
@@ -443,15 +452,17 @@ class Names:
             others = ", ".join(f"{counted(n, 'time')} as {kind}" for kind, n in other.items())
             warning = f"{key!r} is read as {family}; it was also sent {others}; `type` says which."
             self.warnings[warning] = None
+        is_text = named_family is None and family == "string" and kinds == _ORDERED
+        if is_text and not other and stored.spells_numbers:
+            remedy = f'Set `"type": "float"` beside the name {key!r}'
+            self.warnings[key_registry.warn_of_text_order(stored, remedy)] = None
         return Operand("metadata", key, family, stored.many, "exact", stored.key)
 
     async def _unknown(self, connection: AsyncConnection, path: str, key: str) -> UnknownKey:
         near = await key_registry.nearest(connection, self.models, key)
         names = sorted({*near, *PROPERTIES, "label"})
         suggestions = nearest(key, names)
-        detail = f"There is no property and no metadata key {key!r}."
-        if suggestions:
-            detail += f" The nearest are {', '.join(suggestions)}."
+        detail = f"There is no property and no metadata key {key!r}.{suggest(suggestions)}"
         return UnknownKey(detail, faults=[Fault(path, "unknown name", suggestions)])
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from inference_store.inference.events import data_hash_of
 from inference_store.inference.metadata import COORDINATES
-from inference_store.inference.nearest import nearest, shortened
+from inference_store.inference.nearest import describe_known, nearest, shortened
 from inference_store.inference.task_types import TASK_TYPES, task_type_named
 from inference_store.query.cql2.tree import (
     Instant,
@@ -388,8 +388,7 @@ def _task_type(text: str) -> str | None:
 def _no_task_type(text: str) -> tuple[str, Sequence[str]]:
     near = nearest(text, TASK_TYPES)
     suggestions = list(dict.fromkeys([*near, *TASK_TYPES]))
-    hint = f"the nearest are {', '.join(near)}; " if near else ""
-    hint += f"known are {', '.join(TASK_TYPES)}"
+    hint = describe_known(near, list(TASK_TYPES))
     return f"there is no task type {shortened(text)}; {hint}", suggestions
 
 

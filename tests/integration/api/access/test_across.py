@@ -34,7 +34,7 @@ async def test_hides_models_the_caller_may_not_read(keys: Keys) -> None:
         assert unknown["errors"][0]["known"] == ["open-model-key"]
         misspelled = {"prediction": {"label": "secret-model-labe"}}
         warning = str(await keys.call(key, "POST", path, misspelled))
-        assert "The nearest are open-model-label." in warning
+        assert "The nearest is open-model-label." in warning
         assert "secret-model-label" not in warning
         for hidden, absent in (
             ({"model_ids": [OPEN, SECRET]}, {"model_ids": [OPEN, "nobody"]}),

@@ -338,7 +338,7 @@ async def test_an_unknown_model_fails_with_the_nearest(storing: Storing, command
     code, report = await command("--model", "modle", RECONCILE_PREFIXES="p")
     assert (code, report["state"]) == (2, "failed")
     assert report["error"].startswith(
-        "There is no model 'modle'. The nearest are model."
+        "There is no model 'modle'. The nearest is model."
         f" No object of it is under s3://{storing.bucket}/p/modle/, "
     )
     code, report = await command("--model", "model", RECONCILE_PREFIXES="p")

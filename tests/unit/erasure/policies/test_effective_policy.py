@@ -152,7 +152,7 @@ def test_a_part_may_not_be_kept_longer_on_any_day(subtests: pytest.Subtests) -> 
         for part_age, age in (pair.split("=") for pair in allowed.split()):
             make_rule_policy(**{"input": "PT1S", "inference": age, part: part_age})
         for part_age, age in (pair.split("=") for pair in refused.split()):
-            sentence = rf"{part} \({part_age}\) must not be longer"
+            sentence = rf"{part_age} must not be longer"
             with subtests.test(sentence), pytest.raises(ValidationError, match=sentence):
                 make_rule_policy(**{"input": "PT1S", "inference": age, part: part_age})
 
@@ -172,9 +172,9 @@ def _make_rules(*rules: dict[str, Any], **more: Any) -> RetentionPolicy:
 
 def test_a_rule_can_apply_and_has_a_name_of_its_own() -> None:
     _make_rules({"saved": "{}"}, {})
-    with pytest.raises(ValidationError, match=r"rules\[0\] has no filter"):
+    with pytest.raises(ValidationError, match="without a filter the rule applies to everything"):
         _make_rules({}, {"saved": "{}"})
-    with pytest.raises(ValidationError, match="two rules are named 'a'"):
+    with pytest.raises(ValidationError, match="another rule is named 'a' too"):
         _make_rules({"saved": "{}", "name": "a"}, {"name": "a"})
 
 

@@ -78,7 +78,7 @@ MISTAKES = [
     ("upstreams: []", "line 1: upstreams: Tuple should have at least 1 item"),
     ("upstreams:\n  - name: a\n    url: ftp://x", "line 3: upstreams[0].url: expected http"),
     (MISSPELT, "line 3: upstreams[0].uri: there is no such"),
-    (MISSPELT, "the nearest are url"),
+    (MISSPELT, "the nearest is url"),
     ("upstreams:\n  - name: a", "line 2: upstreams[0]: it has neither url nor grpc"),
     ("upstreams:\n  - {name: a, grpc: x}", "expected host:port"),
     ("upstreams:\n  - {name: a, url: 'http://me:pw@x'}", "a name or password in it"),

@@ -128,8 +128,8 @@ def test_errors_and_their_paths(subtests: pytest.Subtests) -> None:
 
 def test_an_unknown_key_names_the_nearest() -> None:
     for key, said, known in [
-        ("frame_no", "'frame_no'; the nearest are frame_number.", ("frame_number",)),
-        ("frame_numb", "'frame_numb'; none is spelt alike.", ()),
+        ("frame_no", "'frame_no'; the nearest is frame_number.", ("frame_number",)),
+        ("frame_numb", "'frame_numb'; no other name is spelled like it.", ()),
         ("label", "probably meant: prediction(label …)", ("prediction(label …)",)),
         ("prediction.score", "meant: prediction(score …)", ("prediction(score …)",)),
     ]:

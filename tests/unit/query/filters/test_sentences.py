@@ -40,7 +40,7 @@ def test_a_property_that_is_not_there_is_refused_with_the_nearest() -> None:
     for name, known in [
         ("recieved_at", near),
         ("widht", ("width", "height")),
-        ("zzzzzz", tuple(PROPERTIES)),  # none is spelt alike
+        ("zzzzzz", tuple(PROPERTIES)),  # no other name is spelled like it
     ]:
         refusal = find_refusal(f"inference.{name} IS NULL", InvalidFilter)
         assert refusal.faults[0].known == known, name
@@ -117,7 +117,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_names() -> None:
     ]:
         refusal = find_refusal(text, UnknownKey, known_keys)
         assert refusal.faults[0].known == known, text
-        hint = f"nearest are {', '.join(known)}." if known else "none is spelt alike."
+        hint = f"{', '.join(known)}." if known else "no other name is spelled like it."
         assert hint in refusal.detail, text
 
 
