@@ -5,6 +5,8 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ import pytest
 from minio.error import S3Error
 
 from inference_store.erasure.log import new_key
+from inference_store.export.part_formats import PART_FORMATS
 from tests.e2e.capture.test_line import detector
 from tests.integration.proxy.rest_server import upstream
-from tests.integration.retention.exported import Exporting
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.proxy_process import Proxy
@@ -51,6 +53,34 @@ def users(minio_server: S3, bucket: str) -> dict[str, MinioUser]:
     return users
 
 
+@dataclass(frozen=True)
+class Caller:
+    """Asks the api. Raises AssertionError if it refuses."""
+
+    client: httpx.AsyncClient
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        answer = await self.client.request(method, f"/v1{path}", json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    async def export_all(self) -> None:
+        """Export in each format, with copies of blobs in those that can have them."""
+        ids = []
+        for name, format in PART_FORMATS.items():
+            body = {"format": name, "blobs": "copy" if format.copied else "links"}
+            ids.append((await self.call("POST", "/models/model/exports", body))["id"])
+
+        async def read_states() -> list[str]:
+            return [(await self.call("GET", f"/exports/{id}"))["state"] for id in ids]
+
+        await until(read_states, lambda states: set(states) == {"done"})
+
+    async def wait_until_certified(self, erasure: str) -> None:
+        path = f"/certificates?erasure={erasure}"
+        await until(partial(self.call, "GET", path), lambda page: bool(page["items"]))
+
+
 async def test_the_documented_rights_are_enough(
     service_environment: MakeEnvironment,
     users: dict[str, MinioUser],
@@ -80,7 +110,7 @@ async def test_the_documented_rights_are_enough(
         await stack.enter_async_context(producer)
         await producer.produce(capture(3, model_id="model"), capture(4, model_id="model"))
         client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300)
-        caller = Exporting(await stack.enter_async_context(client))
+        caller = Caller(await stack.enter_async_context(client))
         for model, size in _CALLS.items():
             data = {"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a" * size]}
             url = f"{proxy.url}/v2/models/{model}/infer"
@@ -96,8 +126,10 @@ async def test_the_documented_rights_are_enough(
         await caller.call("POST", f"{path}/inference-3/metadata", item)
         policy = {"level": "default", "id": None, "rules": [{"keep_inference": "P9Y"}]}
         await caller.call("PUT", "/retention-policy", policy)
-        await caller.wait_until_ended(await caller.request_all())
-        await caller.wait_until_certified(await caller.erase(["inference-3"]))
+        await caller.export_all()
+        erased = {"inference_ids": ["inference-3"]}
+        erasure = await caller.call("POST", "/models/model/erasures", erased)
+        await caller.wait_until_certified(erasure["id"])
         # what is left of its metadata and its sidecar is written again
         rules = [{"keep_input": "PT1S", "keep_inference": "P9Y"}]
         policy = {"level": "model", "id": "model", "rules": rules}
@@ -108,8 +140,8 @@ async def test_the_documented_rights_are_enough(
             items = (await caller.call("GET", "/erasures"))["items"]
             return [item["id"] for item in items if item["scope"] == "input"]
 
-        [erasure] = await until(list_input_erasures, bool, seconds=180)
-        await caller.wait_until_certified(erasure)
+        [id] = await until(list_input_erasures, bool, seconds=180)
+        await caller.wait_until_certified(id)
         for service in services:
             assert not re.search("access ?denied|object store", service.text, re.IGNORECASE)
 

@@ -8,7 +8,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 import arro3.io
-import httpx
 import nanoarrow
 from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,10 +24,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.export import jobs
 from inference_store.export.columns import BlobChoice
 from inference_store.export.listing import Included, describe_question
-from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import export_download, export_erased, export_job, export_part
 from inference_store.inference.events import StorageKey
-from inference_store.inference.events.event import Extras, uid_of
+from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.stored_inferences import NewInference
@@ -222,91 +220,6 @@ async def run_service(environment: Mapping[str, str], folder: Path) -> AsyncIter
         await asyncio.to_thread(service.stop)
 
 
-Shown = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Exporting:
-    client: httpx.AsyncClient
-
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Return what the api answers. Raises AssertionError if it refuses."""
-        answer = await self.client.request(method, f"/v1{path}", json=body)
-        assert answer.is_success, answer.text
-        return answer.json()
-
-    async def request_all(self) -> dict[str, str]:
-        """Request an export of all in each format, with copies of blobs in those that can have
-        them; return the id of each by its format."""
-        path = "/models/model/exports"
-        exports: dict[str, str] = {}
-        for name, format in PART_FORMATS.items():
-            body = {"format": name, "blobs": "copy" if format.copied else "links"}
-            exports[name] = (await self.call("POST", path, body))["id"]
-        return exports
-
-    async def follow(self, exports: Mapping[str, str]) -> list[Shown]:
-        return [await self.call("GET", f"/exports/{export}") for export in exports.values()]
-
-    async def restart(self, exports: Mapping[str, str]) -> dict[str, str]:
-        """Start exports again; return the id of each new one by its format."""
-        return {
-            format: (await self.call("POST", f"/exports/{export}/restart"))["id"]
-            for format, export in exports.items()
-        }
-
-    async def wait_until_ended(self, exports: Mapping[str, str], seconds: float = 600) -> None:
-        def have_ended(shown: list[Shown]) -> bool:
-            return {export["state"] for export in shown} <= {"done", "stale"}
-
-        await until(lambda: self.follow(exports), have_ended, seconds=seconds)
-
-    async def list_parts(self, export: str) -> list[Shown]:
-        """Return the parts of an export. Who asks counts as having downloaded them."""
-        parts = (await self.call("GET", f"/exports/{export}/parts?limit=1000"))["items"]
-        return [part for part in parts if part["state"] != "removed"]
-
-    async def erase(self, inference_ids: list[str]) -> str:
-        path, body = "/models/model/erasures", {"inference_ids": inference_ids}
-        return str((await self.call("POST", path, body))["id"])
-
-    async def wait_until_certified(self, erasure: str, seconds: float = 600) -> Shown:
-        async def list_certificates() -> list[Shown]:
-            return list((await self.call("GET", f"/certificates?erasure={erasure}"))["items"])
-
-        [item] = await until(list_certificates, bool, seconds=seconds)
-        return dict((await self.call("GET", f"/certificates/{item['number']}"))["document"])
-
-    async def list_erased(self, export: str) -> list[Shown]:
-        page = await self.call("GET", f"/exports/{export}/erased?limit=1000")
-        assert page["next"] is None
-        return list(page["items"])
-
-
-def read_uids(format: str, content: bytes) -> list[UUID]:
-    if format == "jsonl":
-        return [UUID(json.loads(line)["uid"]) for line in content.splitlines()]
-    if format == "chariot":
-        return [compute_uid(json.loads(line)) for line in content.splitlines()]
-    if format == "webdataset":
-        return [UUID(name.removesuffix(".json")) for name in read_tar(content) if ".json" in name]
-    if format == "csv":
-        rows = csv.DictReader(io.StringIO(content.decode(), newline=""))
-        return [UUID(row["uid"]) for row in rows]
-    if format == "parquet":
-        return [UUID(uid) for uid in read_parquet(content)["uid"]]
-    stream = nanoarrow.ArrayStream.from_readable(io.BytesIO(content))
-    array = stream.read_all()
-    names = [field.name for field in array.schema.fields]
-    return [UUID(uid) for uid in array.child(names.index("uid")).to_pylist()]
-
-
-def compute_uid(line: dict[str, Any]) -> UUID:
-    """Return the uid of an inference of the reference system, which has none."""
-    received_at = datetime.fromisoformat(line["request_received_at"])
-    return uid_of(received_at, line["model_id"], line["inference_id"])
-
-
 def read_tar(content: bytes) -> dict[str, bytes]:
     """Return the contents of a tar file's members by their names, in order."""
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
@@ -317,48 +230,6 @@ def read_tar(content: bytes) -> dict[str, bytes]:
 def read_parquet(content: bytes) -> dict[str, list[Any]]:
     table = arro3.io.read_parquet(io.BytesIO(content)).read_all()
     return {name: list(table.column(name).to_pylist()) for name in table.column_names}
-
-
-def decode_object(name: str, content: bytes) -> bytes:
-    """Return the bytes of an object with those that compression hides, the values of Parquet, and
-    that base64 hides, in JSON lines."""
-    hidden: list[bytes] = []
-    if name.endswith(".parquet"):
-        values = [value for values in read_parquet(content).values() for value in values]
-        hidden = [v if isinstance(v, bytes) else str(v).encode() for v in values]
-    elif name.endswith(".jsonl"):
-        lines = [json.loads(line) for line in content.splitlines()]
-        texts = [text for line in lines for text in line.get("bytes", {}).values()]
-        hidden = [base64.b64decode(text) for text in texts if text is not None]
-    return b"\n".join([content, *hidden])
-
-
-def read_versions(blobs: Blobs, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    """Yield the key and the decoded bytes of each version of each object of the bucket."""
-    client, bucket = blobs._minio, blobs.buckets.default
-    listed = client.list_objects(bucket, prefix=prefix, recursive=True, include_version=True)
-    for item in listed:
-        name = str(item.object_name)
-        if item.is_delete_marker:
-            yield name, b""
-            continue
-        answer = client.get_object(bucket, name, version_id=item.version_id)
-        try:
-            yield name, decode_object(name, answer.read())
-        finally:
-            answer.close()
-            answer.release_conn()
-
-
-def list_versions(blobs: Blobs, prefix: str) -> list[str]:
-    """Return the key of each version and of each marker of a deletion, in order."""
-    client, bucket = blobs._minio, blobs.buckets.default
-    listed = client.list_objects(bucket, prefix=prefix, recursive=True, include_version=True)
-    return sorted(str(item.object_name) for item in listed)
-
-
-def get(blobs: Blobs, name: str) -> bytes:
-    return blobs.get(StorageKey(blobs.buckets.default, name), limit=100_000_000)
 
 
 JPEG = b"\xff\xd8\xff\xe0"
