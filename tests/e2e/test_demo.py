@@ -16,25 +16,17 @@ from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
-import yaml
 from playwright.sync_api import expect, sync_playwright
 
 from inference_store_client import Store, predicted, prediction
 from tests.console.chromium import CHROMIUM, OPTIONS
 from tests.demo_process import Demo, demo, remove_database, wait_for
-from tests.http_requests import answers, ask, send
+from tests.http_requests import ask, send
 from tests.integration.client.test_docs import run_examples
-from tests.proxy_process import Proxy
 from tests.readers.environment import find_readers, read
-from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.machine import CUT, list_interfaces, write_entering
 from tests.servers.missing import demand
-from tests.servers.ports import free_port
-from tests.servers.process import LeashedProcess, is_gone
-from tests.servers.waiting import wait_until
-from tests.service_process import Service
-from tests.settings import TOKEN
-from tests.warm.process import run_command
+from tests.servers.process import is_gone
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "dataframe.md"
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "hard_examples.ipynb"
@@ -266,70 +258,6 @@ def test_without_a_network_the_console_is_served_all_the_same(folder: Path) -> N
         assert list_interfaces(running.process.pid) == ["lo"]
         look_at_console(running, folder)
         assert not running.node.exists()
-
-
-# The services of compose.yaml, without containers.
-
-ROOT = Path(__file__).parents[2]
-SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
-CONFIGURATION: dict[str, Any] = yaml.safe_load((ROOT / "compose.proxy.yaml").read_text())
-
-
-@pytest.fixture
-def model_server(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The one of compose.yaml at other ports: REST and gRPC, `host:port`."""
-    server = SERVICES["model-server"]
-    ports = {port: str(free_port()) for port in ("8080", "8081")}
-    command = [sys.executable, *server["entrypoint"][1:]]
-    command += [ports.get(word, word) for word in server["command"]]
-    process = LeashedProcess(command, log=tmp_path / "model-server.log", environment=os.environ)
-    rest, over_grpc = (f"127.0.0.1:{port}" for port in ports.values())
-    try:
-        ready = f"http://{rest}/v2/health/ready"
-        wait_until(lambda: answers(ready), seconds=180, what="the model server")
-        yield rest, over_grpc
-    finally:
-        process.stop()
-
-
-def test_the_doctor_sends_a_call_through_the_proxy(
-    service_environment: MakeEnvironment,
-    topic: MakeTopic,
-    model_server: tuple[str, str],
-    tmp_path: Path,
-) -> None:
-    api = f"127.0.0.1:{free_port()}"
-    environment = service_environment(
-        KAFKA_TOPIC=topic(),
-        KAFKA_REPORTS_TOPIC=topic(1),
-        API_PORT=api.rpartition(":")[2],
-        AUTH="on",
-        API_TOKEN=TOKEN,
-    )
-    places = {"model-server:8080": model_server[0], "model-server:8081": model_server[1]}
-    behind = json.loads(replace_addresses(json.dumps(CONFIGURATION), places))
-    started = [Service(name, environment, tmp_path) for name in ("api", "ingester")]
-    proxy = Proxy(environment, tmp_path, behind["upstreams"], behind["models"])
-    places = {"api:8080": api, "proxy:8090": proxy.http}
-    name, *arguments = [replace_addresses(word, places) for word in SERVICES["doctor"]["command"]]
-    try:
-        for service in (*started, proxy):
-            service.wait_ready()
-        arguments.append("--deadline=75")
-        done = run_command(name, *arguments, environment=environment, seconds=600)
-    finally:
-        for service in (*started, proxy):
-            service.stop()
-    assert done.returncode in {0, 1}, done  # the servers of the tests deserve warnings
-    assert "its answer has status 200" in done.stdout
-    assert "send: it is hidden again" in done.stdout
-
-
-def replace_addresses(text: str, places: dict[str, str]) -> str:
-    """A text of compose.yaml with addresses of this test."""
-    for original, address in places.items():
-        text = text.replace(f"//{original}", f"//{address}").replace(f'"{original}', f'"{address}')
-    return text
 
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-hour.md"

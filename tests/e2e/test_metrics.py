@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.platform.metrics import METRICS, SERVICES, Entry
 from tests.e2e.capture.test_line import detector
-from tests.e2e.metric_moves import MOVES, Samples
+from tests.e2e.metric_moves import Samples, has_moved
 from tests.http_requests import send
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
@@ -63,7 +63,7 @@ class Scraped:
 
     def still(self) -> list[str]:
         short = {entry.name.removeprefix("inference_store_"): entry for entry in METRICS}
-        return [name for name, moves in MOVES.items() if not moves(self.of(short[name]))]
+        return [name for name, entry in short.items() if not has_moved(name, self.of(entry))]
 
 
 def read_metrics(service: Service) -> str:
@@ -337,7 +337,8 @@ async def _delete(store: Store, s3: S3, bucket: str) -> None:
     assert await store.ask("PUT", path, body) in {200, 201}
     assert await store.ask("POST", f"{path}/run") == 202
     assert await store.ask("POST", "/reconciliations", {}) == 202
-    await store.until_moved(*(name for name in MOVES if name.startswith("retention_")))
+    names = (entry.name.removeprefix("inference_store_") for entry in METRICS)
+    await store.until_moved(*(name for name in names if name.startswith("retention_")))
 
 
 async def _halt(store: Store) -> None:

@@ -14,9 +14,6 @@ MISSING: dict[str, str] = {}
 NOT_RUN: set[str] = set()
 """The ids of the tests that were skipped for a missing server."""
 
-NOTES: list[str] = []
-"""Sentences of tests that can run in several ways, about how they ran."""
-
 
 def demand(server: str, find: Callable[[], Path]) -> bool:
     """Return whether the real server is available. Fails the test if servers are required."""

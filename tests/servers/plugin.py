@@ -15,7 +15,7 @@ from .environment import TEST_KAFKA, TEST_S3
 from .kafka import find_kafka
 from .machine import find_network_cut, find_small_disk
 from .minio import find_minio
-from .missing import MISSING, NOT_RUN, NOTES, demand, sentences
+from .missing import MISSING, NOT_RUN, demand, sentences
 from .running import STARTS
 from .sharing import SharedServers
 
@@ -89,19 +89,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Report from a worker to the main process what could not run."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["missing"] = (dict(MISSING), sorted(NOT_RUN), NOTES)
+        output["missing"] = (dict(MISSING), sorted(NOT_RUN))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    missing, not_run, notes = getattr(node, "workeroutput", {}).get("missing", ({}, (), ()))
+    missing, not_run = getattr(node, "workeroutput", {}).get("missing", ({}, ()))
     MISSING.update(missing)
     NOT_RUN.update(not_run)
-    NOTES.extend(note for note in notes if note not in NOTES)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for sentence in sentences():
         terminalreporter.write_line(f"not run on real servers: {sentence}", yellow=True)
-    for note in NOTES:
-        terminalreporter.write_line(note)

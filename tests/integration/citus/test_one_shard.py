@@ -20,6 +20,8 @@ from inference_store.index.database import driver_now
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import inference, metadata_key, partition_count, registration
 from inference_store.query.counting import count_ended
+from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import fetch as fetch_in_time
 from tests.integration.api.conftest import *  # noqa: F403  (the api's fixtures)
 from tests.integration.statements import SentStatement, record_statements
 from tests.integration.stored_inferences import START, NewInference, at, store
@@ -285,7 +287,7 @@ async def grown_engine(postgres_server: Citus) -> AsyncIterator[AsyncEngine]:
 
 
 @on_citus
-async def test_moves_earlier_rows_to_their_shards(
+async def test_moves_earlier_rows_to_their_shards_and_settings_reach_the_workers(
     grown_engine: AsyncEngine, postgres_server: Citus
 ) -> None:
     for model_id in MODELS:
@@ -298,3 +300,14 @@ async def test_moves_earlier_rows_to_their_shards(
         counts = [number for _, number in await connection.execute(counted)]
         assert counts == [2] * len(MODELS)
         assert await connection.scalar(NODES) == max(1, len(postgres_server.workers))
+    # The argument is volatile, so that the coordinator does not evaluate it.
+    names = ("enable_nestloop", "statement_timeout")
+    settings = [func.current_setting(func.nullif(name, func.random().concat(""))) for name in names]
+    async with grown_engine.connect() as connection:
+        statement = select(*settings).where(
+            here.model == await connection.scalar(select(here.model))
+        )
+        [[nestloop, timeout]] = await fetch_in_time(
+            connection, statement, Deadline.after(30), settings={"enable_nestloop": "off"}
+        )
+    assert (nestloop, timeout != "0") == ("off", True)

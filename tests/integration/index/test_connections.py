@@ -1,8 +1,7 @@
-"""Connections: replaced when lost, ended when they stall, and without what another left."""
+"""Connections: ended when they stall, and without what another left."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -26,7 +25,6 @@ from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import label
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from tests.polling import until
-from tests.servers.postgres import Postgres
 from tests.transactions import opened
 
 T = TypeVar("T")
@@ -48,35 +46,8 @@ async def cancel_later_and_later(
             return
 
 
-_CONNECTIONS = 3
 _LOCK = text("SELECT pg_advisory_xact_lock(1)")
 _IDLE = "idle_in_transaction_session_timeout"
-
-
-async def _open_all(engine: AsyncEngine) -> tuple[set[int], list[Any]]:
-    """Open every connection of the pool; return their server processes and drivers."""
-    async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(engine.connect()) for _ in range(_CONNECTIONS)]
-        drivers = [
-            (await connection.get_raw_connection()).driver_connection for connection in opened
-        ]
-        own = text("SELECT pg_backend_pid()")
-        return {await connection.scalar(own) or 0 for connection in opened}, drivers
-
-
-async def test_replaces_connections_that_postgres_closed(database: str) -> None:
-    async with opened(database, pool_size=_CONNECTIONS) as engine:
-        before, drivers = await _open_all(engine)
-        ended = ", ".join(f"pg_terminate_backend({pid})" for pid in before)
-        Postgres(database).ask(f"SELECT ARRAY[{ended}]")
-
-        async def are_closed() -> bool:
-            return all(driver.is_closed() for driver in drivers)
-
-        await until(are_closed, bool)
-        after, _ = await _open_all(engine)
-        assert len(after) == _CONNECTIONS
-        assert not after & before
 
 
 async def test_idle_transaction_loses_its_locks(database: str) -> None:

@@ -50,13 +50,6 @@ def _facts(entry: key_registry.KeySeen) -> list[object]:
     return [(entry.name, *(getattr(of, name) for name in seen)) for of in entry.types]
 
 
-async def test_compares_values_of_the_wrong_type_as_text(engine: AsyncEngine) -> None:
-    model = await store(engine, NewInference(metadata=[("k", "int", "n/a")]))
-    k = (await transact(engine, key_registry.find, model, {"k"}))["k"]
-    assert k.families == {"string"}
-    assert key_registry.types_of(k) == ["int (not_int)"]
-
-
 async def test_what_goes_leaves_every_type_of_what_stays(engine: AsyncEngine) -> None:
     """Two types of strays and a text are in one table; a text of JSON has two rows."""
     values = [("int", "x"), ("bool", "x"), ("string", "5"), ("int", "7")]

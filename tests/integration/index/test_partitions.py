@@ -210,15 +210,6 @@ async def test_migrations_create_the_tables_of_the_code(engine: AsyncEngine) -> 
 
 
 @plain_postgres
-def test_second_run_changes_nothing(postgres_server: Postgres) -> None:
-    name = unique()
-    dsn = postgres_server.create_database(name)
-    migrate(dsn)
-    upgrade(dsn)
-    postgres_server.drop_database(name)
-
-
-@plain_postgres
 async def test_builds_an_index_in_every_partition_beside_writers(
     postgres_server: Postgres, tmp_path: Path
 ) -> None:

@@ -49,7 +49,8 @@ async def expire_parked(engine: AsyncEngine) -> None:
     """Let events have been parked for longer than they may, and be due."""
     long_ago = func.now() - timedelta(days=2)
     values = {"created_at": long_ago, "next_attempt_at": long_ago}
-    await execute(engine, unsettled_event.update().values(values))
+    parked = unsettled_event.update().where(unsettled_event.c.state == "parked")
+    await execute(engine, parked.values(values))
 
 
 async def read_health(service: Service, name: str) -> str:

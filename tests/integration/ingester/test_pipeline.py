@@ -10,10 +10,8 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import partitions
-from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference, label, metadata_number, prediction
 from inference_store.inference.events import DEAD_LETTER_REASONS
-from tests.e2e.faults.traffic import counted
 from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
@@ -51,20 +49,6 @@ async def test_events_become_typed_rows_once(
         assert [tuple(row) for row in await connection.execute(top)] == [(0.5, "car")]
 
 
-async def test_unreadable_events_become_dead_letters_and_late_blobs_are_awaited(
-    ingester: RunningIngester, engine: AsyncEngine
-) -> None:
-    _, producer = ingester
-    await producer.publish_all([b"not json", b"{}", b""])
-    await producer.produce(capture(1))
-    late = capture(7)
-    await producer.put(late, "metadata")
-    await producer.publish(late.event)
-    await wait_for_counts(engine, stored=1, dead=3, parked=1)
-    await producer.put(late, "response")
-    await wait_for_counts(engine, stored=2, dead=3)
-
-
 @merged_partitions
 async def test_events_of_old_days_wait_for_the_merge_of_their_partitions(
     ingester: RunningIngester, engine: AsyncEngine
@@ -95,20 +79,3 @@ async def test_unexpected_error_ends_the_process(
     await producer.produce(capture(1))
     code = await asyncio.to_thread(service.process.wait, 300)
     assert code == 1
-
-
-async def test_stores_a_small_batch_before_each_kill(
-    start_ingester: StartIngester, engine: AsyncEngine
-) -> None:
-    """An ingester that is killed again and again makes progress."""
-    service, producer = await start_ingester()
-    service.stop()
-    await producer.produce(*(capture(number) for number in range(100)))
-    stored = 0
-    for _ in range(3):
-        service.restart(FAILPOINT="ingester.commit.after")
-        service.process.wait(300)
-        before, stored = stored, (await counted(engine))[Outcome.STORED]
-        assert 0 < stored - before <= 8
-    service.restart(FAILPOINT=None)
-    await wait_for_counts(engine, stored=100)

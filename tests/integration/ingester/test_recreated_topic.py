@@ -2,11 +2,10 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,11 +44,6 @@ async def publish(producer: Producer, some: Sequence[Capture], partitions: int) 
         await producer.publish(item.event, partition=number % partitions)
 
 
-async def store_old_events(producer: Producer, engine: AsyncEngine) -> None:
-    await publish(producer, OLD, 3)
-    await wait_for_counts(engine, stored=len(OLD))
-
-
 async def recreate_topic(kafka_server: Kafka, topic: str, partitions: int) -> None:
     await asyncio.to_thread(kafka_server.delete_topic, topic)
     await asyncio.to_thread(kafka_server.create_topic, topic, partitions=partitions)
@@ -73,38 +67,29 @@ async def check_stored(
 
 @pytest.mark.real_kafka
 @pytest.mark.parametrize(
-    ("partitions", "events"),
-    [(3, 3), (2, 60)],
-    ids=["as many partitions, fewer events", "fewer partitions, more events"],
+    ("partitions", "events", "is_frozen"),
+    [(3, 3, False), (2, 60, False), (3, 60, True)],
+    ids=["fewer events", "fewer partitions, more events", "more events, while it is frozen"],
 )
-async def test_topic_recreated_under_a_running_ingester(
+async def test_topic_recreated_under_a_running_or_frozen_ingester(
     start_ingester: StartIngester,
     engine: AsyncEngine,
     kafka_server: Kafka,
     partitions: int,
     events: int,
+    is_frozen: bool,
 ) -> None:
     service, producer = await start_ingester(partitions=3)
-    await store_old_events(producer, engine)
-    await recreate_topic(kafka_server, producer.topic, partitions)
-    await publish(producer, NEW[:events], partitions)
-    await check_stored(service, engine, events=events, partitions=partitions)
-
-
-@pytest.mark.real_kafka
-async def test_topic_recreated_and_filled_while_the_ingester_was_stopped(
-    start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka
-) -> None:
-    """It has as many partitions as before, and more events than were read of the old one."""
-    service, producer = await start_ingester(partitions=3)
-    await store_old_events(producer, engine)
-    service.process.send_signal(signal.SIGSTOP)
+    await publish(producer, OLD, 3)
+    await wait_for_counts(engine, stored=len(OLD))
+    if is_frozen:
+        service.process.send_signal(signal.SIGSTOP)
     try:
-        await recreate_topic(kafka_server, producer.topic, 3)
-        await publish(producer, NEW, 3)
+        await recreate_topic(kafka_server, producer.topic, partitions)
+        await publish(producer, NEW[:events], partitions)
     finally:
         service.process.send_signal(signal.SIGCONT)
-    await check_stored(service, engine, events=len(NEW), partitions=3)
+    await check_stored(service, engine, events=events, partitions=partitions)
 
 
 EVENTS = [capture(number) for number in range(8)]
@@ -153,75 +138,40 @@ async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> N
     assert (idle.waiting, idle.oldest_waiting_at) == (0, None)
 
 
-class World:
-    """A topic of two partitions, a group that reads it, and its positions in Postgres."""
-
-    def __init__(
-        self, settings: IngesterSettings, engine: AsyncEngine, producer: AIOKafkaProducer
-    ) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._producer = producer
-
-    def make_consumer(self) -> KafkaConsumer:
-        return KafkaConsumer(self._settings, self._engine)
-
-    async def append(self, partition: int, *payloads: bytes) -> None:
-        for payload in payloads:
-            await self._producer.send_and_wait(
-                self._settings.kafka_topic, payload, partition=partition
-            )
-
-    async def write(self, offset_range: OffsetRange) -> None:
-        async with self._engine.begin() as connection:
-            await accounting.move_offsets(
-                connection,
-                offset_range.partition_id,
-                lo=offset_range.lo,
-                hi=offset_range.hi,
-                outcomes={Outcome.STORED: offset_range.hi - offset_range.lo},
-                last=offset_range.last,
-            )
-
-
-@pytest.fixture
-async def world(kafka_server: Kafka, topic: MakeTopic, engine: AsyncEngine) -> AsyncIterator[World]:
-    servers = kafka_server.bootstrap_servers
-    settings = make_settings(
-        IngesterSettings,
-        kafka_bootstrap_servers=servers,
-        kafka_topic=topic(2),
-        kafka_group=unique("group"),
-    )
-    async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
-        yield World(settings, engine, producer)
-
-
-async def read(consumer: KafkaConsumer, count: int) -> list[OffsetRange]:
-    """Poll until there are `count` records; return their ranges."""
-    ranges: list[OffsetRange] = []
-
-    async def poll() -> int:
-        ranges.extend(await consumer.poll())
-        return sum(len(offset_range.records) for offset_range in ranges)
-
-    await until(poll, lambda number: number >= count)
-    return ranges
-
-
-def list_payloads(ranges: Iterable[OffsetRange], partition: int) -> list[bytes]:
-    own_ranges = (
-        offset_range for offset_range in ranges if offset_range.assigned.partition == partition
-    )
-    return [record.payload for offset_range in own_ranges for record in offset_range.records]
-
-
-def list_bounds(ranges: Sequence[OffsetRange], partition: int) -> list[tuple[int, int]]:
-    return [
-        (offset_range.lo, offset_range.hi)
-        for offset_range in ranges
-        if offset_range.assigned.partition == partition
-    ]
+async def test_continues_after_what_is_written_after_a_reset_or_a_stop(
+    kafka_server: Kafka, topic: MakeTopic, engine: AsyncEngine
+) -> None:
+    servers, name = kafka_server.bootstrap_servers, topic()
+    group = {"kafka_topic": name, "kafka_group": unique("group")}
+    settings = make_settings(IngesterSettings, kafka_bootstrap_servers=servers, **group)
+    async with (
+        AIOKafkaProducer(bootstrap_servers=servers) as producer,
+        started(KafkaConsumer(settings, engine)) as consumer,
+    ):
+        # The pipeline polls again at once: a poll that never yields would block the others.
+        other = asyncio.create_task(asyncio.sleep(0))
+        assert await consumer.poll() == []
+        assert other.done()
+        await producer.send_and_wait(name, b"a")
+        [written] = await until(consumer.poll, bool)
+        move = partial(accounting.move_offsets, outcomes={Outcome.STORED: 1}, last=written.last)
+        await transact(engine, move, written.partition_id, lo=written.lo, hi=written.hi)
+        await producer.send_and_wait(name, b"b")
+        [lost] = await until(consumer.poll, bool)
+        consumer.reset(lost.assigned)
+        assert lost.assigned.is_revoked
+        assert lost.assigned not in consumer.assigned
+        [again] = await until(consumer.poll, bool)
+        check_second(again)
+        assert again.assigned in consumer.assigned
+        consumer.reset(lost.assigned)  # it is no longer assigned: this does nothing
+        assert again.assigned in consumer.assigned
+        await consumer.stop()
+        assert again.assigned.is_revoked
+        assert not consumer.assigned
+        async with started(KafkaConsumer(settings, engine)) as following:
+            [offset_range] = await until(following.poll, bool)
+            check_second(offset_range)
 
 
 @asynccontextmanager
@@ -233,79 +183,10 @@ async def started(consumer: KafkaConsumer) -> AsyncIterator[KafkaConsumer]:
         await consumer.stop()
 
 
-async def _do_nothing() -> None:
-    """Take one turn of the event loop."""
-
-
-async def test_reads_every_offset_once_and_in_order(world: World) -> None:
-    async with started(world.make_consumer()) as consumer:
-        await world.append(0, b"a", b"b")
-        await world.append(1, b"c")
-        ranges = await read(consumer, 3)
-        await world.append(0, b"d")
-        ranges += await read(consumer, 1)
-        assert list_payloads(ranges, 0) == [b"a", b"b", b"d"]
-        assert list_payloads(ranges, 1) == [b"c"]
-        bounds = list_bounds(ranges, 0)
-        assert (bounds[0][0], bounds[-1][1]) == (0, 3)
-        assert all(previous[1] == following[0] for previous, following in pairwise(bounds))
-        assert {offset_range.assigned for offset_range in ranges} == set(consumer.assigned)
-        ends = await consumer.find_ends()
-        assert {assigned.partition: end for assigned, end in ends.items()} == {0: 3, 1: 1}
-        for _ in range(2):
-            await consumer.commit(ranges)
-
-
-async def test_continues_after_what_is_written_after_a_reset(world: World) -> None:
-    async with started(world.make_consumer()) as consumer:
-        await world.append(0, b"a")
-        [written] = await read(consumer, 1)
-        await world.write(written)
-        await world.append(0, b"b")
-        [lost] = await read(consumer, 1)
-        consumer.reset(lost.assigned)
-        assert lost.assigned.is_revoked
-        assert lost.assigned not in consumer.assigned
-        [again] = await read(consumer, 1)
-        assert (again.lo, again.hi) == (1, 2)
-        assert list_payloads([again], 0) == [b"b"]
-        assert again.assigned in consumer.assigned
-        consumer.reset(lost.assigned)  # it is no longer assigned: this does nothing
-        assert again.assigned in consumer.assigned
-
-
-async def test_next_consumer_continues_after_what_is_written(world: World) -> None:
-    first = world.make_consumer()
-    await first.start()
-    await world.append(0, b"a")
-    [written] = await read(first, 1)
-    await world.write(written)
-    await first.stop()
-    assert written.assigned.is_revoked
-    assert not first.assigned
-    await first.stop()
-    await world.append(0, b"b")
-    async with started(world.make_consumer()) as second:
-        [offset_range] = await read(second, 1)
-        assert (offset_range.lo, offset_range.hi, list_payloads([offset_range], 0)) == (
-            1,
-            2,
-            [b"b"],
-        )
-
-
-async def test_empty_poll_lets_other_tasks_run(world: World) -> None:
-    """The pipeline polls again at once: a poll that never yields would block the others."""
-    async with started(world.make_consumer()) as consumer:
-        other = asyncio.create_task(_do_nothing())
-        assert await consumer.poll() == []
-        assert other.done()
-
-
-async def test_stops_without_a_start(world: World) -> None:
-    consumer = world.make_consumer()
-    await consumer.stop()
-    assert not consumer.assigned
+def check_second(offset_range: OffsetRange) -> None:
+    """Check that it has the second record alone."""
+    assert (offset_range.lo, offset_range.hi) == (1, 2)
+    assert [record.payload for record in offset_range.records] == [b"b"]
 
 
 # The database is recreated under a running ingester.

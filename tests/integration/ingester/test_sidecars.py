@@ -1,9 +1,8 @@
 """Sidecars keep the events of other producers in the bucket, which alone can rebuild the index."""
 
 import asyncio
-import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,14 +14,13 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import policies, runs
-from inference_store.erasure.policies import ErasureScope, RetentionPolicy
+from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import registrations, sidecars
 from inference_store.index.registrations import Details
-from inference_store.index.tables import PARTITIONED, blob_reference, erasure, inference
+from inference_store.index.tables import erasure, inference
 from inference_store.inference.events import Buckets, StorageKey, decode, encode
 from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
-from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester, read_health, wait_for_counts
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
@@ -111,73 +109,12 @@ async def set_policy(engine: AsyncEngine, model_id: str, **rule: str) -> int:
     return registration.model
 
 
-async def erase(engine: AsyncEngine, model: int, scope: ErasureScope) -> None:
-    async with engine.begin() as connection:
-        uids = (await connection.execute(select(inference.c.uid))).scalars().all()
-        await erasure_requests.request_erasure(connection, model=model, uids=uids, scope=scope)
-    await wait_for_erasures(engine)
-
-
-async def wait_for_erasures(engine: AsyncEngine, least: int = 1) -> None:
-    async def read_states() -> list[str]:
-        return await fetch(engine, select(erasure.c.state))
-
-    def have_ended(states: list[str]) -> bool:
-        return len(states) >= least and set(states) == {"deleted"}
-
-    await until(read_states, have_ended)
-
-
-@pytest.fixture
-def retention(service_environment: Any, tmp_path: Path) -> Iterator[Service]:
-    environment = service_environment(RETENTION_INTERVAL_SECONDS="0.5")
-    with Service("retention", environment, tmp_path) as service:
-        yield service
-
-
 @pytest.mark.real_minio
-async def test_erasure_deletes_the_sidecar(
-    start_ingester: StartIngester,
-    engine: AsyncEngine,
-    minio_server: S3,
-    bucket: str,
-    blobs: Blobs,
-    retention: Service,
-) -> None:
-    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
-    assert retention.process.running
-    _, producer = await start_ingester(INGESTER_SIDECARS="on")
-    inside = {"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "x"}}
-    await producer.produce(
-        *(make_capture(n, 1, prompt="secret", metadata=inside) for n in range(3))
-    )
-    await wait_for_counts(engine, stored=3)
-    async with engine.connect() as connection:
-        model = (await connection.execute(select(inference.c.model))).scalars().first()
-    assert model is not None
-    await erase(engine, model, "input")
-    keys = list_keys(minio_server, bucket, "sidecars/", versions=True)
-    assert len(keys) == 3
-    for key in keys:
-        contents = sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6))
-        event = json.loads(contents.event)
-        assert contents.input_deleted
-        assert event["metadata"] == {"metadata": inside["metadata"]}
-        assert b"secret" not in contents.event
-        buckets = Buckets(default=bucket, allowed=frozenset())
-        decoded = decode(contents.event, record_time=NOW, buckets=buckets)
-        assert str(decoded.uid) == key.rsplit("/", 1)[1]
-    await erase(engine, model, "inference")
-    left = list_keys(minio_server, bucket, versions=True)
-    assert [key for key in left if not key.startswith("ledger/")] == []
-    async with engine.connect() as connection:
-        for table in (*PARTITIONED, blob_reference):
-            assert not (await connection.execute(select(table))).all()
-
-
 async def test_policies_delete_the_sidecar_and_expired_events_get_none(
     start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
 ) -> None:
+    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
+    list_versions = partial(list_keys, minio_server, bucket, versions=True)
     service, producer = await start_ingester(INGESTER_SIDECARS="on")
     old, input_old = make_capture(1, 30), make_capture(2, 5, prompt="secret")
     model = await set_policy(engine, old.model_id, keep_input="P2D", keep_inference="P10D")
@@ -189,18 +126,20 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
     await wait_for_counts(engine, stored=1, expired=1)
     environment = service._environment
     with Service("retention", environment, service.log.parent):
-        await wait_for_erasures(engine, 2)
-        [key] = list_keys(minio_server, bucket, "sidecars/")
-        assert b"secret" not in blobs.get(StorageKey(bucket, key), limit=10**6)
+        states = partial(fetch, engine, select(erasure.c.state))
+        await until(states, lambda result: len(result) > 1 and {*result} == {"deleted"})
+        [key] = list_versions("sidecars/")
+        contents = sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6))
+        assert (contents.input_deleted, b"secret" in contents.event) == (True, False)
         await set_policy(engine, old.model_id, keep_input="P1D", keep_inference="P4D")
         await transact(engine, runs.request_run, model)
         await until(
-            lambda: asyncio.to_thread(list_keys, minio_server, bucket),
+            lambda: asyncio.to_thread(list_versions),
             lambda keys: all(key.startswith("ledger/") for key in keys),
         )
     await producer.produce(input_old)
     await wait_for_counts(engine, stored=1, expired=1, erased_again=1)
-    assert list_keys(minio_server, bucket, "sidecars/") == []
+    assert list_versions("sidecars/") == []
 
 
 @pytest.mark.real_minio

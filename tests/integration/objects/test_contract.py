@@ -89,15 +89,6 @@ def test_an_object_is_written_by_one_request(minio_server: S3) -> None:
             assert "-" not in str(minio_server.client().stat_object(key.bucket, key.key).etag)
 
 
-def test_gets_many_at_once(blobs: Blobs) -> None:
-    keys = [blobs.parse(f"many/{number}") for number in range(40)]
-    for key in keys[:-1]:
-        blobs.put(key, key.key.encode(), content_type=TEXT)
-    *contents, missing = blobs.get_many([*keys[:-1], keys[-1]], limit=100, threads=16)
-    assert contents == [key.key.encode() for key in keys[:-1]]
-    assert isinstance(missing, BlobMissing)
-
-
 def test_keys_are_taken_as_they_are_written(blobs: Blobs, s3: S3) -> None:
     for name in ("per%20cent", "ü 😀", "q?x#y&z", "plus+x", "(a)'b'", "a\\b"):
         key = blobs.parse(name)
@@ -137,10 +128,11 @@ def test_a_forbidden_bucket_or_a_wrong_secret_touches_nothing(s3: S3, blobs: Blo
     key = blobs.parse("a")
     blobs.put(key, b"x", content_type=TEXT)
     with (
-        Blobs(make_blob_settings(s3, key.bucket, s3_secret_key="wrong")) as locked_out,
-        pytest.raises(ObjectStoreUnavailable),
+        Blobs(make_blob_settings(s3, key.bucket, s3_secret_key="no-such-secret")) as locked_out,
+        pytest.raises(ObjectStoreUnavailable) as refused,
     ):
         locked_out.get(key, limit=1)
+    assert "no-such-secret" not in str(refused.value)
 
 
 def test_unavailable_server_fails_quickly(s3: S3) -> None:

@@ -51,9 +51,16 @@ def parse_keys(blobs: Blobs, *names: str) -> list[StorageKey]:
     return [blobs.parse(name) for name in names]
 
 
-def test_distinguishes_refused_objects(blobs: Blobs, user: MinioUser, filled_bucket: str) -> None:
+def test_distinguishes_refused_objects(
+    minio_server: S3, blobs: Blobs, user: MinioUser, filled_bucket: str
+) -> None:
     user.may(*refuse_one_prefix(filled_bucket))
+    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
     for name in REFUSED:
+        with Blobs(make_blob_settings(minio_server, filled_bucket, **keys)) as fresh:
+            # before anything was read
+            (alone,) = fresh.get_many(parse_keys(fresh, name), limit=100)
+            assert isinstance(alone, BlobForbidden)
         results = blobs.get_many(parse_keys(blobs, name, "given", "nothing"), limit=100)
         assert isinstance(results[0], BlobForbidden), results
         assert name in str(results[0])
@@ -61,17 +68,6 @@ def test_distinguishes_refused_objects(blobs: Blobs, user: MinioUser, filled_buc
         assert isinstance(results[2], BlobMissing)
         with pytest.raises(ObjectStoreUnavailable):
             blobs.get(blobs.parse(name), limit=100)
-
-
-def test_distinguishes_a_refused_object_before_anything_was_read(
-    minio_server: S3, filled_bucket: str, user: MinioUser
-) -> None:
-    user.may(*refuse_one_prefix(filled_bucket))
-    keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
-    for name in REFUSED:
-        with Blobs(make_blob_settings(minio_server, filled_bucket, **keys)) as blobs:
-            (alone,) = blobs.get_many(parse_keys(blobs, name), limit=100)
-            assert isinstance(alone, BlobForbidden)
 
 
 def test_uses_an_object_read_before_if_listing_is_refused(
@@ -85,12 +81,17 @@ def test_uses_an_object_read_before_if_listing_is_refused(
     assert isinstance(alone, BlobForbidden)
 
 
-def test_policy_over_the_whole_bucket_is_an_unavailable_store(
+def test_one_object_may_be_refused_after_it_was_read_or_the_whole_bucket(
     blobs: Blobs, user: MinioUser, filled_bucket: str
 ) -> None:
-    """The policy comes after objects were read, and the bucket itself still answers."""
-    user.may(*refuse_one_prefix(filled_bucket))
-    assert blobs.get_many(parse_keys(blobs, "given"), limit=100) == [b"given"]
+    """The whole bucket is an unavailable store, though it answers itself."""
+    refuse, *allow = refuse_one_prefix(filled_bucket)[::-1]
+    user.may(*allow)
+    for name in ("given", REFUSED[0]):
+        assert blobs.get_many(parse_keys(blobs, name), limit=100) == [name.encode()]
+    user.may(*allow, refuse)
+    (alone,) = blobs.get_many(parse_keys(blobs, REFUSED[0]), limit=100)
+    assert isinstance(alone, BlobForbidden)
     user.may(statement("Allow", ["ListBucket"], filled_bucket))
     blobs.check()
     of_both_clients = [some for name in REFUSED for some in ((name,), ("given", name, "nothing"))]
@@ -109,20 +110,6 @@ def test_refused_objects_are_unavailable(blobs: Blobs, user: MinioUser, filled_b
         blobs.get_many(parse_keys(blobs, REFUSED[0]), limit=100)
     with pytest.raises(ObjectStoreUnavailable):
         blobs.get_many(parse_keys(blobs, "given"), limit=100)
-
-
-def test_object_refused_after_it_was_read_is_forbidden(
-    blobs: Blobs, user: MinioUser, filled_bucket: str
-) -> None:
-    user.may(
-        statement("Allow", READ, f"{filled_bucket}/*"),
-        statement("Allow", ["ListBucket"], filled_bucket),
-    )
-    for name in ("given", REFUSED[0]):
-        assert blobs.get_many(parse_keys(blobs, name), limit=100) == [name.encode()]
-    user.may(*refuse_one_prefix(filled_bucket))
-    (alone,) = blobs.get_many(parse_keys(blobs, REFUSED[0]), limit=100)
-    assert isinstance(alone, BlobForbidden)
 
 
 def test_deleted_object_is_no_evidence(

@@ -20,7 +20,7 @@ from inference_store.ingester.record_batches import close_consumer
 from inference_store.platform.settings import IngesterSettings
 from tests.settings import make_settings
 
-ID, ANOTHER = UUID(int=7), UUID(int=8)
+ID = UUID(int=7)
 NEAR, FAR = TopicPartition("events", 0), TopicPartition("events", 1)
 
 
@@ -29,7 +29,6 @@ class Brokers:
 
     def __init__(self, away: set[int] | None = None, silent: set[int] | None = None) -> None:
         self._client = self.cluster = self
-        self.ids = {0: ID, 1: ID}
         self.away, self.silent = away or set(), silent or set()
         self.polled: list[dict[TopicPartition, list[object]]] = []
         self.node_requests: list[int] = []
@@ -39,7 +38,7 @@ class Brokers:
 
     async def send(self, node: int, *_: object, **__: object) -> object:
         await self.answer(node)
-        return SimpleNamespace(topics=[(0, "events", self.ids[node])])
+        return SimpleNamespace(topics=[(0, "events", ID)])
 
     async def answer(self, node: int) -> None:
         self.node_requests.append(node)
@@ -136,17 +135,6 @@ async def test_a_silent_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "_BOUNDS_SECONDS", 0)
     brokers = Brokers(silent={1})
     assert await read(make_consumer(brokers), brokers) == [0]
-
-
-async def test_a_recreated_topic_is_noticed_by_the_leaders_of_its_records() -> None:
-    brokers = Brokers()
-    topic = make_consumer(brokers)
-    assert await read(topic, brokers) == [0]
-    brokers.ids = {0: ANOTHER, 1: ANOTHER}
-    assert await read(topic, brokers) == []
-    assert list_placed(topic) == []
-    assert await read(topic, brokers) == [0]
-    assert list_placed(topic) == [0, 1]
 
 
 class Fetching(Brokers):

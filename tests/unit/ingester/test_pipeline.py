@@ -49,8 +49,9 @@ class Reading:
         return [ReadRecord(record, item) for record in records]
 
 
-def make_record(offset: int) -> Record:
-    return Record(PARTITION, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", ())
+def make_record(offset: int, *headers: tuple[str, str], partition: int = 0) -> Record:
+    partition_id = PARTITION._replace(partition=partition)
+    return Record(partition_id, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
 
 
 async def measure_batches(sidecars: str, events: int, *, written_before: int = 20) -> list[int]:
@@ -83,18 +84,13 @@ async def test_batches_are_bounded_by_sidecars_or_begin_small() -> None:
     assert await measure_batches("off", 1000, written_before=0) == [8, 16, 32, 64, 128, 256, 496]
 
 
-def make_numbered_record(offset: int, *headers: tuple[str, str], partition: int = 0) -> Record:
-    partition_id = PARTITION._replace(partition=partition)
-    return Record(partition_id, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
-
-
 offsets = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
 
 
 @given(offsets, st.integers(0, 10))
 def test_range_accounts_for_every_offset(present: list[int], before: int) -> None:
     lo = max(present[0] - before, 0)
-    records = [make_numbered_record(offset) for offset in present]
+    records = [make_record(offset) for offset in present]
     built = build_range(AssignedPartition(0), PARTITION, lo=lo, lost=0, records=records)
     assert built.hi == present[-1] + 1
     assert built.lost + built.not_delivered + len(built.records) == built.hi - built.lo
@@ -110,7 +106,7 @@ def test_batches_cover_the_same_offsets_without_a_gap(
             PARTITION._replace(partition=number),
             lo=max(offsets[0] - 2, 0),
             lost=min(offsets[0], 1),
-            records=[make_numbered_record(offset, partition=number) for offset in offsets],
+            records=[make_record(offset, partition=number) for offset in offsets],
         )
         for number, offsets in enumerate(partitions)
     ]
@@ -139,8 +135,8 @@ def test_batches_cover_the_same_offsets_without_a_gap(
 
 def test_sequences_headers_and_passed_offsets_are_kept() -> None:
     records = [
-        make_numbered_record(0, ("producer", "p"), ("sequence", "3")),
-        make_numbered_record(1),
+        make_record(0, ("producer", "p"), ("sequence", "3")),
+        make_record(1),
     ]
     built = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
     assert built.sequences == {"p": [3]}
@@ -166,8 +162,7 @@ def test_sequences_headers_and_passed_offsets_are_kept() -> None:
 
 def read(producer: str, model_id: str | None) -> ReadRecord:
     headers = [("producer", producer)] if producer else []
-    record = Record(PARTITION, 0, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
-    return ReadRecord(record, Rejection("not_json", "", model_id, None))
+    return ReadRecord(make_record(0, *headers), Rejection("not_json", "", model_id, None))
 
 
 def note(sources: Sources, producer: str, model_id: str, outcome: Outcome, count: int = 1) -> float:

@@ -311,7 +311,6 @@ async def check_deletions(
     stays: Sequence[Stored],
     goes: Sequence[Stored],
     either: Sequence[Stored] = (),
-    inputs_go: bool = True,
 ) -> None:
     """Check what is left. `either`: inferences that may have gone or stayed, but whole."""
     there = await world.storing.stored()
@@ -320,7 +319,7 @@ async def check_deletions(
     remaining = [*stays, *(inference for inference in either if inference.uid in there)]
     assert there == {inference.uid for inference in remaining}
     gone = [inference.uid for inference in (*goes, *either) if inference.uid not in there]
-    without_input = {removal.uid for removal in world.inputs} & there if inputs_go else set()
+    without_input = {removal.uid for removal in world.inputs} & there
     await check_rows(world.engine, there)
     expected_keys = {
         key.key
