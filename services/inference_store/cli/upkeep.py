@@ -231,8 +231,8 @@ class _Command:
                 findings = await stored_reports.list_findings(connection, ended.id, limit=_SHOWN)
                 estimate = None
                 if self._erases and ended.state != "failed":
-                    bucket = blobs.buckets.default
-                    estimate = await orphans.estimate_orphans(connection, ended.id, bucket)
+                    about = (connection, ended.id, blobs.buckets)
+                    estimate = await orphans.estimate_orphans(*about)
         print((format_json if self._json else format_text)(ended, findings, estimate))
         has_findings = any(ended.count(name) for name in ("missing", "orphans", "unreadable"))
         has_problems = has_findings or bool((ended.books or {}).get("difference"))

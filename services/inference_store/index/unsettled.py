@@ -33,7 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.registrations import match_model_ids
 from inference_store.inference.errors import Conflict, NotFound
-from inference_store.inference.events import SCHEME
+from inference_store.inference.events import SCHEME, Buckets, parse_stored
 
 from . import accounting
 from .accounting import Outcome, PartitionId
@@ -363,11 +363,12 @@ async def limit_is_lifted(connection: AsyncConnection) -> bool:
 
 
 async def find_named(
-    connection: AsyncConnection, keys: Collection[str], default_bucket: str
+    connection: AsyncConnection, keys: Collection[str], buckets: Buckets
 ) -> set[str]:
     """Return the storage keys that unsettled events may name, whatever was decided about them."""
-    bare = {key.removeprefix(f"{SCHEME}{default_bucket}/"): key for key in keys}
-    texts = literal([*bare, *keys], _HERE.names.type)
+    may_be = [key for key in keys if not buckets.is_closed(parse_stored(key))]
+    bare = {key.removeprefix(f"{SCHEME}{buckets.default}/"): key for key in may_be}
+    texts = literal([*bare, *may_be], _HERE.names.type)
     rows = select(func.unnest(_HERE.names).label("name")).where(_HERE.names.op("&&")(texts))
     name = rows.subquery().c.name
     named = await connection.execute(select(name).where(name == any_(texts)).distinct())

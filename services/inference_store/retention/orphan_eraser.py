@@ -105,7 +105,7 @@ async def _judge(
     leader: Leader, connection: AsyncConnection, erasure: Erasure, keys: Collection[str]
 ) -> list[str]:
     """Return those of these that are still orphans and that no hold protects; settle the others."""
-    judged = await orphans.judge(connection, keys, leader.blobs.buckets.default)
+    judged = await orphans.judge(connection, keys, leader.blobs.buckets)
     kept = set(keys) - set(judged.doomed) - set(judged.held)
     await orphans.settle(connection, erasure, kept, "kept")
     await orphans.settle(connection, erasure, judged.held, "held")

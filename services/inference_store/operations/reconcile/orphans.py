@@ -24,7 +24,7 @@ from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import erasure, reconciliation_finding
 from inference_store.index.unsettled import find_named
 from inference_store.inference.errors import Conflict
-from inference_store.inference.events import parse_stored
+from inference_store.inference.events import Buckets, parse_stored
 from inference_store.inference.field_docs import Stored
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of, segment_of
 
@@ -98,10 +98,9 @@ async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) ->
     return describe_request(id, [], {"report": str(report), "before": before.isoformat()})
 
 
-async def judge(connection: AsyncConnection, keys: Collection[str], bucket: str) -> Judgement:
-    """Return which of these nothing names now, and which of those holds in force protect. `bucket`:
-    the default one."""
-    awaited = await find_named(connection, keys, bucket)
+async def judge(connection: AsyncConnection, keys: Collection[str], buckets: Buckets) -> Judgement:
+    """Return which of these nothing names now, and which of those holds in force protect."""
+    awaited = await find_named(connection, keys, buckets)
     orphans = sorted(await owned.find_unknown(connection, set(keys) - awaited, objects=False))
     held = set(await _find_held(connection, orphans))
     return Judgement([key for key in orphans if key not in held], sorted(held))
@@ -155,10 +154,9 @@ def parse_report(of_orphans: Erasure) -> UUID:
 
 
 async def estimate_orphans(
-    connection: AsyncConnection, report: UUID, bucket: str, *, seconds: float = inf
+    connection: AsyncConnection, report: UUID, buckets: Buckets, *, seconds: float = inf
 ) -> OrphanEstimate:
-    """Estimate what would be erased; nothing is changed. `bucket`: the default one. Raises
-    NotFound."""
+    """Estimate what would be erased; nothing is changed. Raises NotFound."""
     await stored_reports.get(connection, report)
     until = time.monotonic() + seconds
     after, doomed, size, held, checked = "", 0, 0, 0, 0
@@ -168,7 +166,7 @@ async def estimate_orphans(
             is_partial = True
             break
         after = keys[-1]
-        judged = await judge(connection, keys, bucket)
+        judged = await judge(connection, keys, buckets)
         bytes = select(func.sum(_HERE.bytes)).where(
             _HERE.reconciliation == report,
             _HERE.kind == "orphan",

@@ -333,7 +333,7 @@ class Reconciler:
         if not old:
             return
         async with self._engine.connect() as connection:
-            awaited = await find_named(connection, old, self._blobs.buckets.default)
+            awaited = await find_named(connection, old, self._blobs.buckets)
             orphans = sorted(await owned.find_unknown(connection, set(old) - awaited))
         window.counts["awaited"] += len(awaited)
         window.counts["orphans"] += len(orphans)

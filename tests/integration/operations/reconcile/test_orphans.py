@@ -83,7 +83,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
     put(storing, "p/a", "p/b/c", "p/model/2020/01/01/00/x", "sidecars/model/y", "elsewhere/z")
     report, findings = await reconcile()
     assert len(findings) == 4
-    estimate = await transact(engine, orphans.estimate_orphans, report.id, storing.bucket)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id, storing.blobs.buckets)
     assert (estimate.objects, estimate.bytes, estimate.held, estimate.kept) == (4, 36, 0, 0)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.inferences) == ("certified", 0)
@@ -133,7 +133,7 @@ async def test_keeps_held_orphans_until_the_hold_is_released(
     put(storing, of_held, of_free, "sidecars/held%2Fmodel/x", "sidecars/free/x", "p/whose")
     hold = await storing.hold(held, "ok")
     report, _ = await reconcile()
-    estimate = await transact(engine, orphans.estimate_orphans, report.id, storing.bucket)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id, storing.blobs.buckets)
     assert (estimate.objects, estimate.held) == (2, 3)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.objects, erasure.held) == ("certified", 2, 3)
