@@ -15,6 +15,7 @@ from inference_store.erasure import holds, pending_deletions, policies, rows
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope
+from inference_store.erasure.policies.effective_policy import find_expired
 from inference_store.erasure.progress import Cause
 from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome
@@ -163,10 +164,10 @@ async def _find_expired(
         if not is_young(item):
             chain, at = chains[item.registration.model], item.event.received_at
             if isinstance(read.result, MissingBlob):
-                gone = chain.find_certain_cutoffs(now).find_expired(at)
+                gone = find_expired(chain.find_certain_cutoffs(now), at)
             elif (truths := next(answers)) is not None:
                 matching = {saved for saved, truth in zip(filters, truths, strict=True) if truth}
-                gone = chain.find_cutoffs(matching, now).find_expired(at)
+                gone = find_expired(chain.find_cutoffs(matching, now), at)
         parts.append(gone)
     return parts
 
