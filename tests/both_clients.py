@@ -1,7 +1,7 @@
 """Both clients behind one face, so that one test holds for both."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from inspect import isawaitable
@@ -95,6 +95,27 @@ def make_item(number: int, **changes: Any) -> dict[str, Any]:
         "ok": True,
     }
     return {**dict.fromkeys(_FIELDS), **known, **changes}
+
+
+def make_page(*items: dict[str, Any], next: str | None = None) -> httpx.Response:
+    """Make a page of inferences as the API answers it."""
+    body = {"items": items, "next": next, "searched_back_to": None, "warnings": []}
+    return httpx.Response(200, json=body)
+
+
+class CutStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """The content of an answer whose connection breaks after it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._content
+        raise httpx.ReadError("cut")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
 
 
 _FIELDS: Final = [each.name for each in fields(InferenceFields) if each.default is MISSING]

@@ -42,18 +42,17 @@ def test_prometheus_expects_one_name_at_the_admin_ports() -> None:
         assert endpoint["tlsConfig"]["serverName"] == name
 
 
-def test_images_come_from_the_given_registry_with_the_given_secrets() -> None:
-    pods = select_pods(render_objects(COMMON))
+def test_images_hosts_and_extra_manifests_are_as_given() -> None:
+    objects = render_objects(COMMON)
+    pods = select_pods(objects)
     assert any(name.startswith("StatefulSet") for name in pods)
     for name, pod in pods.items():
         assert pod["spec"]["imagePullSecrets"] == COMMON["imagePullSecrets"], name
         if not name.startswith("StatefulSet"):
             images = {container["image"] for container in list_containers(pod)}
             assert images == {"registry.example.com/vision/store:1"}, name
-
-
-def test_ingress_has_the_paths_and_certificates_of_each_host() -> None:
-    (rendered,) = select_kind(render_objects(COMMON), "Ingress").values()
+    assert {"plain", "store-filled", "store-named"} <= set(select_kind(objects, "ConfigMap"))
+    (rendered,) = select_kind(objects, "Ingress").values()
     service = {"name": f"{FULL}-api", "port": {"name": "http"}}
     assert [
         (rule["host"], path["path"], path["pathType"], path["backend"]["service"] == service)
@@ -94,11 +93,6 @@ def test_common_labels_and_annotations_are_on_every_object() -> None:
         for entry in render_objects({**values, **common, "extraManifests": []}):
             found = entry["metadata"]
             assert (found["labels"]["l"], found["annotations"]["c"]) == ("1", "1"), (row, entry)
-
-
-def test_extra_manifests_are_rendered() -> None:
-    config_maps = select_kind(render_objects(COMMON), "ConfigMap")
-    assert {"plain", "store-filled", "store-named"} <= set(config_maps)
 
 
 def test_off_in_a_values_file_means_off() -> None:

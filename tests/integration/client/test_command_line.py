@@ -29,7 +29,6 @@ from .istore import Istore
 from .test_cuts import cutting_proxy
 
 _CARS = "prediction(label = 'car')"
-_COLUMNS = "inference_id,metadata.frame_number,predictions.label"
 
 
 @pytest.fixture
@@ -47,49 +46,15 @@ def read_lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-async def test_query_and_count(istore: Istore) -> None:
-    counted = await istore.run("count", MODEL, "--filter", _CARS)
-    assert (counted.returncode, counted.stdout, counted.stderr) == (0, "17\n", "")
-    words = ("query", MODEL, "--filter", _CARS, "--sort", "frame_number", "--limit", "2")
-    shown = await istore.run(*words, "--columns", _COLUMNS)
-    assert read_lines(shown.stdout) == [
-        {
-            "inference_id": f"frame-{number:03}",
-            "metadata": {"frame_number": 8950 + number},
-            "predictions": [{"label": label} for label in labels],
-        }
-        for number, labels in ((0, ["car"]), (6, ["person", "person", "car"]))
-    ]
-    assert shown.stderr.startswith("More match: --limit")
-    table = await istore.run(*words, "--format", "table")
-    assert [line.split()[0] for line in table.stdout.splitlines()] == [
-        "inference_id",
-        "frame-000",
-        "frame-006",
-    ]
-    whole = await istore.run("query", MODEL, "--since", "2026-11-25", "--limit", "1")
-    [item] = read_lines(whole.stdout)
-    assert item["inference_id"] == "frame-099"
-    assert item["metadata"]["camera_position"] == {"angle": 24.75, "zoom": 1}
+# What docs/how-to/command-line.md shows is held by its examples: test_docs.py
+
+
+async def test_models_overviews_and_inferences(istore: Istore) -> None:
     everything = await istore.run("query", MODEL, "--limit", "5000", "--columns", "uid")
     assert (len(everything.stdout.splitlines()), everything.stderr) == (100, "")
-
-
-async def test_overview(istore: Istore) -> None:
-    words = ("overview", MODEL, "--since", "2026-11-01", "--until", "2026-11-11")
-    [item] = read_lines((await istore.run(*words, "--json")).stdout)
+    words = ("overview", MODEL, "--since", "2026-11-01", "--until", "2026-11-11", "--json")
+    [item] = read_lines((await istore.run(*words)).stdout)
     assert (item["inferences"], item["errors"], item["estimated"]) == (40, 4, False)
-    shown = (await istore.run(*words, "--format", "table")).stdout.splitlines()
-    assert shown[0] == "2026-11-01T00:00:00Z to 2026-11-11T00:00:00Z"
-    assert shown[1].split() == ["inferences", "40", "█" * len(item["bars"])]
-    assert shown[2].split()[:3] == ["errors", "4", "(10.0%)"]
-    named = [line.split()[0] for line in shown]
-    assert {"latency", "car", "person", "top"} <= {*named}
-    wrong = await istore.run("overview", MODEL, "--since", "soon")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-
-
-async def test_models_and_single_inferences(istore: Istore) -> None:
     listed = await istore.run("models")
     assert [item["model_id"] for item in read_lines(listed.stdout)] == [MODEL]
     table = await istore.run("models", "--format", "table")
@@ -114,13 +79,6 @@ async def test_models_and_single_inferences(istore: Istore) -> None:
 
 _ERRORS = [
     (
-        ["count", MODEL, "--filter", "frame_number == 9000"],
-        1,
-        "422 The filter cannot be read\nfilter: line 1, column 15: equality is written =\n"
-        "  frame_number == 9000\n                ^\n",
-    ),
-    (["count", MODEL, "--filter", "frame_numer > 1"], 1, "the nearest are frame_number"),
-    (
         ["query", MODEL, "--columns", "top_scor"],
         1,
         "there is no field 'top_scor'; the nearest are top_score, top_label; /reference lists",
@@ -139,18 +97,21 @@ _ERRORS = [
     (["tail", MODEL, "--columns", "metadata.frame_numer"], 1, "the nearest are frame_number"),
     (["count", MODEL, "--since", "-98w", "--until", "-99w"], 1, "--until: it must be later"),
     (["query", MODEL, "--sort", "-top_scor"], 1, "top_scor"),
-    (["count", MODEL, "--since", "-1h"], 0, ""),
-    (["count", "no-such-model"], 1, "There is no model 'no-such-model'"),
 ]
 
 
-async def test_an_error_names_what_is_wrong(istore: Istore, subtests: pytest.Subtests) -> None:
+async def test_an_error_or_a_warning_names_what_is_wrong(
+    istore: Istore, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     for words, status, said in _ERRORS:
         with subtests.test(" ".join(words)):
             ended = await istore.run(*words)
             assert ended.returncode == status, ended.stderr
             assert said in ended.stderr
             assert "Traceback" not in ended.stderr
+    misspelt = ["--filter", "prediction(label = 'caar')", "-o", str(tmp_path / "frames.csv")]
+    ended = await istore.run("export", MODEL, *misspelt)  # a warning, and CSV has no room for it
+    assert (ended.returncode, "warning: No prediction" in ended.stderr) == (0, True)
 
 
 @pytest.mark.long
@@ -168,13 +129,6 @@ async def test_every_format_has_every_match(istore: Istore, tmp_path: Path) -> N
     parquet = arro3.io.read_parquet(tmp_path / "frames.parquet").schema.names
     assert "cursor" not in parquet
     assert "metadata.frame_number" in parquet
-
-
-async def test_a_warning_without_room_in_csv_is_shown(istore: Istore, tmp_path: Path) -> None:
-    misspelt = ["--filter", "prediction(label = 'caar')", "-o", str(tmp_path / "frames.csv")]
-    ended = await istore.run("export", MODEL, *misspelt)
-    assert ended.returncode == 0, ended.stderr
-    assert "warning: No prediction" in ended.stderr
 
 
 def read_csv(path: Path) -> list[str]:
@@ -226,11 +180,8 @@ async def test_an_export_that_is_cut_is_whole_or_not_there(
 
 
 async def test_erasing_asks_first(istore: Istore) -> None:
-    words = ("erase", MODEL, "--filter", "frame_number < 8953")
-    asked = await istore.run(*words)
-    assert asked.returncode == 1
-    assert json.loads(asked.stdout)["inferences"] == 3
-    assert "Nothing was erased" in asked.stderr
+    asked = await istore.run("erase", MODEL, "--filter", "frame_number < 8953")
+    assert (asked.returncode, json.loads(asked.stdout)["inferences"]) == (1, 3)
     assert (await istore.run("count", MODEL)).stdout == "100\n"
     erased = await istore.run("erase", MODEL, "--id", "frame-001", "--id", "frame-002", "--yes")
     assert erased.returncode == 0

@@ -153,19 +153,6 @@ async def read_ids(both: Client, inferences: Any) -> list[str]:
     return [inference.inference_id for inference in await both.list(inferences.stream)]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("most", "cuts"), [(20_000, 40), (200_000, 4)])
-async def test_a_stream_that_is_cut_at_random_bytes_is_whole(
-    proxy: CuttingProxy, both: Client, most: int, cuts: int
-) -> None:
-    for seed in range(4):
-        proxy.budgets = draw_budgets(seed, most)
-        async with both.open_store(proxy.url, retries=_PATIENT) as store:
-            inferences = store.model("model").inferences("n >= 0")
-            assert await read_ids(both, inferences) == _EXPECTED
-    assert proxy.cuts > cuts
-
-
 async def test_a_sample_and_columns_that_are_cut_are_the_same(
     proxy: CuttingProxy, both: Client
 ) -> None:

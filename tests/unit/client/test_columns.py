@@ -23,7 +23,7 @@ from inference_store_client.columns import MessageDecoder, MessageKind, read_col
 from inference_store_client.previewing import MOST_PICTURES
 from inference_store_client.streaming import LineDecoder, Restart
 from inference_store_client.transport import iterate, run
-from tests.both_clients import Client, Recorded, make_item, make_problem
+from tests.both_clients import Client, Recorded, make_item, make_page, make_problem
 
 from .datasets.fake_pictures import make_prediction
 from .fake_stream import QUESTION, FakeStore, cut_up
@@ -244,11 +244,6 @@ async def test_an_extra_is_named_first(client: Client, monkeypatch: pytest.Monke
 
 
 # What a notebook shows: bounded, escaped, and asked for only when it is shown.
-
-
-def make_page(*items: dict[str, Any]) -> httpx.Response:
-    body: dict[str, Any] = {"items": items, "next": None, "searched_back_to": None, "warnings": []}
-    return httpx.Response(200, json=body)
 
 
 def make_thumbnail(item: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import Restart
 from inference_store_client.transport import Response, iterate
 from inference_store_client.values.exports import ExportFormat, ExportPart
-from tests.both_clients import Client, Recorded
+from tests.both_clients import Client, CutStream, Recorded
 from tests.largest_file import largest_file
 from tests.properties import examples
 
@@ -272,22 +271,13 @@ async def test_a_range_is_asked_of_the_link(client: Client) -> None:
     content = b"one and two"
     ranged: list[str | None] = []
 
-    class Cut(httpx.SyncByteStream, httpx.AsyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            yield b"one"
-            raise httpx.ReadError("cut")
-
-        async def __aiter__(self) -> Any:
-            for piece in self:
-                yield piece
-
     def respond(request: httpx.Request) -> httpx.Response:
         if request.url.host == "store.example":
             page = make_page([make_part(1, content)])
             return page if request.url.path.endswith("parts") else make_export("done")
         ranged.append(request.headers.get("range"))
         if len(ranged) == 1:
-            return httpx.Response(200, stream=Cut())
+            return httpx.Response(200, stream=CutStream(b"one"))
         return answer(content[3:], 206)
 
     export = await client.ask(lambda: client.make_answered(respond).export(1))

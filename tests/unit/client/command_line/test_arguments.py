@@ -27,7 +27,7 @@ from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_
 from .http_server import serve
 
 
-def test_an_instant_or_how_long_ago() -> None:
+def test_times_and_values_are_read() -> None:
     for text, instant in [
         ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
         ("2026-11-01T12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
@@ -44,9 +44,7 @@ def test_an_instant_or_how_long_ago() -> None:
     ]:
         before = datetime.now(UTC)
         assert before <= parse_time(text) + ago <= datetime.now(UTC), text
-
-
-def test_a_value_may_begin_with_a_hyphen() -> None:
+    # a value may begin with a hyphen
     cases: list[tuple[list[str], list[str]]] = [
         (["m", "--sort", "-top_score", "--limit", "5"], ["m", "--sort=-top_score", "--limit", "5"]),
         (["m", "--since", "-1h", "--until", "-5m"], ["m", "--since=-1h", "--until=-5m"]),
@@ -269,7 +267,7 @@ def get(folder: Path, *answers: httpx.Response | BaseException, state: str = "pe
     return end_quietly(run)
 
 
-def test_ctrl_c_says_what_becomes_of_the_export(
+def test_an_interruption_says_what_becomes_of_the_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetches = f"`istore exports get {EXPORT} -o FOLDER` fetches it"
@@ -281,6 +279,9 @@ def test_ctrl_c_says_what_becomes_of_the_export(
         assert get(tmp_path / "frames", KeyboardInterrupt(), state=state) == 130
         assert capsys.readouterr().err == said, state
         assert [*tmp_path.iterdir()] == [], state
+    with pytest.raises(SystemExit):  # a signal
+        get(tmp_path / "frames", SystemExit(143))
+    assert f"`istore exports cancel {EXPORT}` stops it" in capsys.readouterr().err
 
 
 def test_what_became_of_an_export_is_said(

@@ -24,9 +24,8 @@ from inference_store_client.command_line.tail import Tail
 from inference_store_client.origin import Origin
 from inference_store_client.settings import ClientSettings
 from inference_store_client.sync import BlockingTransport
-from tests.both_clients import make_item, make_problem
+from tests.both_clients import CutStream, make_item, make_page, make_problem
 from tests.polling import until
-from tests.unit.client.fake_exports import EXPORT, make_export
 
 _CLIENT = Path(__file__).parents[4] / "client"
 _SCRIPTS = tomllib.loads((_CLIENT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -109,22 +108,6 @@ async def test_amid_a_file(tmp_path: Path, server: socket.socket) -> None:
         assert os.listdir(folder) == []
 
 
-def test_while_the_store_writes(tmp_path: Path, server: socket.socket) -> None:
-    words = ("-o", str(tmp_path / "frames"), "--url", get_url(server))
-    with (
-        start(tmp_path, "export", "m", "--job", *words) as process,
-        server.accept()[0] as connection,
-    ):
-        read_request(connection)
-        answer(connection, make_export("pending").json())
-        assert connection.recv(65_536).startswith(b"GET /v1/exports/")
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=_SECONDS)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert f"`istore exports get {EXPORT} -o FOLDER` fetches it" in errors
-    assert f"`istore exports cancel {EXPORT}` stops it" in errors
-
-
 async def list_files(folder: Path) -> list[str]:
     return os.listdir(folder)
 
@@ -152,6 +135,8 @@ def read_request(connection: socket.socket) -> bytes:
 
 _BEGIN = 'event: begin\ndata: {"at": "2026-11-01T00:00:00Z"}\n\n'
 _AWAY = "away"
+_CUT = "cut"
+"""At the end of what a connection brings."""
 _SETTINGS = ClientSettings(
     Origin("https://store.example"), retries=Retries(first_wait_seconds=0.0, attempts=2)
 )
@@ -187,20 +172,21 @@ class FakeApi:
         follow = self.follows.pop(0)
         if follow == _AWAY:
             raise httpx.ConnectError("Connection refused")
+        if follow.endswith(_CUT):
+            return httpx.Response(200, stream=CutStream(follow.removesuffix(_CUT).encode()))
         return httpx.Response(200, content=follow.encode())
 
     @staticmethod
     def _answer(numbers: Sequence[int]) -> httpx.Response:
-        page = {"items": [make_item(number) for number in numbers], "next": None}
-        return httpx.Response(200, json={**page, "searched_back_to": None, "warnings": []})
+        return make_page(*map(make_item, numbers))
 
-    def run(self, **changes: Any) -> None:
+    def run(self, end: type[Exception] = Forbidden, **changes: Any) -> None:
         """Follow until the api refuses."""
         words = {"model": "m", "filter": None, "limit": 10, "columns": ["inference_id"]}
         fixed = {"format": "jsonl", "since": None, "until": None, "unknown_keys": "refuse"}
         options = argparse.Namespace(**{**words, **fixed, **changes})
         http = httpx.Client(transport=httpx.MockTransport(self))
-        with http, pytest.raises(Forbidden):
+        with http, pytest.raises(end):
             Tail(BlockingTransport(_SETTINGS, http), options, RowPrinter(options)).follow()
 
 
@@ -241,13 +227,16 @@ def test_it_follows_past_a_search_out_of_time_and_an_erased_key(
 def test_it_waits_for_a_store_that_is_away_if_it_was_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    FakeApi([_BEGIN, *[_AWAY] * 20, _BEGIN + write_arrived([7])], [[1], [1]]).run()
+    end = f"event: end\ndata: {make_problem(403).text}\n\n"
+    cut_off = _BEGIN + write_arrived([6])[:9] + _CUT
+    follows = [_BEGIN, *[_AWAY] * 20, _BEGIN + write_arrived([7]) + _CUT, cut_off, _BEGIN + end]
+    api = FakeApi([*follows, _BEGIN], [[1]] * 4)
+    api.run()
+    assert api.follows == [_BEGIN]  # the event of the end is the refusal
     shown = capsys.readouterr()
     assert list_names(shown.out) == ["frame-1", "frame-7"]
     [line] = shown.err.splitlines()
     assert "Connection refused" in line
     assert "Ctrl-C ends" in line
-    http = httpx.Client(transport=httpx.MockTransport(FakeApi([_AWAY] * 3, [])))
-    options = argparse.Namespace(model="m", filter=None, columns=None, format="jsonl")
-    with http, pytest.raises(ConnectionFailed):
-        Tail(BlockingTransport(_SETTINGS, http), options, RowPrinter(options)).follow()
+    for nothing in (_AWAY, ""):
+        FakeApi([nothing] * 3, []).run(ConnectionFailed)
