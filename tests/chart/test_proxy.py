@@ -176,7 +176,6 @@ def test_its_changes_only_replace_its_own_pods() -> None:
 
 
 def list_test_arguments(values: Values) -> list[str]:
-    """Return the arguments that `helm test` runs."""
     spec = select_pods(render_objects(values))[f"Pod/{FULL}-doctor"]
     return list(spec["spec"]["containers"][0]["args"])
 

@@ -255,7 +255,6 @@ def issuer() -> Iterator[Issuer]:
 
 @pytest.fixture(scope="session")
 def secured_postgres(authority: Authority) -> Iterator[SecuredPostgres]:
-    """A Postgres with TLS and a user with a password."""
     demand("postgres", find_postgres)
     with SecuredPostgres(authority) as server:
         yield server
@@ -263,7 +262,6 @@ def secured_postgres(authority: Authority) -> Iterator[SecuredPostgres]:
 
 @pytest.fixture(scope="session")
 def secured_kafka(authority: Authority, issuer: Issuer) -> Iterator[SecuredKafka]:
-    """A Kafka with TLS and every way to log in."""
     demand("kafka", find_kafka)
     with SecuredKafka(authority, issuer) as server:
         yield server
@@ -271,7 +269,6 @@ def secured_kafka(authority: Authority, issuer: Issuer) -> Iterator[SecuredKafka
 
 @pytest.fixture(scope="session")
 def secured_minio(authority: Authority, issuer: Issuer) -> Iterator[SecuredMinio]:
-    """A MinIO with https, encryption, and roles by web identity."""
     demand("minio", find_minio)
     with SecuredMinio(authority, issuer) as server:
         yield server

@@ -191,7 +191,6 @@ _LOADED = re.compile(
 
 
 def build_site(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """Build a site as `make docs` does."""
     options = ["-q", "-W", "-E", "-d", str(target.with_name("doctrees"))]
     command = [sys.executable, "-m", "sphinx", *options, str(source), str(target)]
     return subprocess.run(command, check=False, capture_output=True, text=True)

@@ -204,7 +204,6 @@ def container() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def root(container: str) -> Iterator[Path]:
-    """Mount the files of the image."""
     yield Path(buildah("mount", container))
     buildah("umount", container)
 

@@ -106,7 +106,6 @@ async def _pass_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 @asynccontextmanager
 async def cutting_proxy(target: str, budgets: Iterator[int | None]) -> AsyncIterator[CuttingProxy]:
-    """A proxy for as long as the context lasts."""
     proxy = CuttingProxy(target, budgets)
     server = await asyncio.start_server(proxy.connect, _LOOPBACK, 0)
     proxy.port = server.sockets[0].getsockname()[1]

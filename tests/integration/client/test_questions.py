@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
@@ -126,8 +125,6 @@ _PAUSE_SECONDS = 0.05
 
 @asynccontextmanager
 async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
-    """Run turn after turn of retention meanwhile."""
-
     async def repeat() -> None:
         while True:
             await run_turn()  # type: ignore[misc]
@@ -151,17 +148,14 @@ def run_turn(
 
 
 @pytest.fixture
-async def paused_url(make_app: MakeApp, frames: None) -> AsyncIterator[str]:  # noqa: ARG001
-    """The address of a store with the hundred frames of the docs, whose retention does not run."""
-    async with serve_app(make_app(export_confirm_above=95)) as http:
+async def url(
+    make_app: MakeApp,
+    frames: None,  # noqa: ARG001
+    run_turn: Callable[[], object],
+) -> AsyncIterator[str]:
+    """The address of a store with the hundred frames of the docs, whose retention runs."""
+    async with serve_app(make_app(export_confirm_above=95)) as http, running(run_turn):
         yield str(http.base_url)
-
-
-@pytest.fixture
-async def url(paused_url: str, run_turn: Callable[[], object]) -> AsyncIterator[str]:
-    """The address of the same store, whose retention runs."""
-    async with running(run_turn):
-        yield paused_url
 
 
 async def test_downloads_the_same_as_a_stream(url: str, both: Client, tmp_path: Path) -> None:
@@ -186,7 +180,7 @@ async def test_downloads_the_same_as_a_stream(url: str, both: Client, tmp_path: 
     assert [download.parts for download in done.downloads] == [3]
 
 
-async def test_the_command_line_downloads_a_job(url: str, tmp_path: Path) -> None:
+async def test_the_command_line_downloads_a_job_and_gets_it_again(url: str, tmp_path: Path) -> None:
     istore, folder = Istore(url, tmp_path), tmp_path / "frames"
     words = ("export", MODEL, "--job", "--filter", "ok", "-o", str(folder))
     ended = await istore.run(*words, "--format", "csv", "--expires-in", "PT1H")
@@ -197,28 +191,14 @@ async def test_the_command_line_downloads_a_job(url: str, tmp_path: Path) -> Non
     assert (again.returncode, "give a new folder" in again.stderr) == (2, True)
     refused = await istore.run(*words[:-1], str(tmp_path / "all"), "--expires-in", "never")
     assert (refused.returncode, "--expires-in: " in refused.stderr) == (1, True)
-
-
-async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(
-    paused_url: str, run_turn: Callable[[], object], tmp_path: Path
-) -> None:
-    istore, folder = Istore(paused_url, tmp_path), tmp_path / "frames"
-    process = await istore.start("export", MODEL, "--job", "--filter", "ok", "-o", str(folder))
-    assert process.stderr is not None
-    id = re.findall(rb"^Export (\S+): the store writes it", await process.stderr.readline())[0]
-    process.send_signal(signal.SIGINT)
-    said = await process.stderr.read()
-    assert (await process.wait(), folder.exists()) == (130, False)
-    assert b"`istore exports get " + id + b" -o FOLDER` fetches it" in said
+    [id] = re.findall(r"^Export (\S+): the store writes it", ended.stderr, re.MULTILINE)
     listed = await istore.run("exports", "list", "--format", "table")
     head, row = map(str.split, listed.stdout.splitlines())
     assert head == ["id", "model_id", "format", "state", "rows", "expires_at", "filter"]
-    assert (row[:4], row[-1]) == ([id.decode(), MODEL, "parquet", "pending"], "ok")
-    async with running(run_turn):
-        got = await istore.run("exports", "get", id.decode(), "-o", str(folder))
-    assert (got.returncode, len([*folder.iterdir()])) == (0, 3), got.stderr
-    assert got.stderr == f"90 inferences in 3 files: {folder}\n"
-    cancelled = await istore.run("exports", "cancel", id.decode())
+    assert (row[:5], row[-1]) == ([id, MODEL, "csv", "done", "90"], "ok")
+    got = await istore.run("exports", "get", id, "-o", str(tmp_path / "again"))
+    assert got.stderr == f"90 inferences in 3 files: {tmp_path / 'again'}\n"
+    cancelled = await istore.run("exports", "cancel", id)
     assert "the store deletes its parts" in cancelled.stderr
     unknown = await istore.run("exports", "get", "x", "-o", str(tmp_path / "other"))
     assert unknown.returncode == 2

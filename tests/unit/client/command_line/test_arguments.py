@@ -6,7 +6,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import httpx
 import pytest
@@ -22,6 +22,7 @@ from inference_store_client.private_files import NewFile
 from inference_store_client.values.answers import Fault, Problem
 from tests.both_clients import QUICK, Recorded
 from tests.largest_file import largest_file
+from tests.unit.client.datasets.fake_pictures import make_metadata
 from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_part
 
 from .http_server import serve
@@ -176,23 +177,19 @@ def test_what_would_steer_a_terminal_is_escaped_and_a_text_cut() -> None:
     assert printing.write_line("ü") == '"ü"'
 
 
-def make_entry(key: str, type_name: str, value: str | None) -> dict[str, Any]:
-    return {"key": key, "type": type_name, "value": value, "section": "extended", "flags": []}
-
-
 _ITEM = {
     "inference_id": "frame-1",
     "received_at": "2026-11-01T00:00:00.123456Z",
     "ok": True,
     "top_score": 0.1,
-    "metadata": [
-        make_entry("n", "int", "123456789012345678901234567890"),
-        make_entry("price", "float", "0.10"),
-        make_entry("a.b", "string", "dots"),
-        make_entry("camera", "json", '{"angle": 12.750, "tags": ["x", "y"]}'),
-        make_entry("at", "timestamp", "2026-11-01T06:00:00+02:00"),
-        make_entry("bad", "int", "n/a"),
-    ],
+    "metadata": make_metadata(
+        ("n", "int", "123456789012345678901234567890"),
+        ("price", "float", "0.10"),
+        ("a.b", "string", "dots"),
+        ("camera", "json", '{"angle": 12.750, "tags": ["x", "y"]}'),
+        ("at", "timestamp", "2026-11-01T06:00:00+02:00"),
+        ("bad", "int", "n/a"),
+    ),
     "predictions": [{"label": "person", "score": 0.9}, {"label": "car", "score": None}],
     "cursor": "c",
 }

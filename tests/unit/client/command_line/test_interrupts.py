@@ -3,9 +3,7 @@
 import argparse
 import json
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -13,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -25,7 +24,7 @@ from inference_store_client.origin import Origin
 from inference_store_client.settings import ClientSettings
 from inference_store_client.sync import BlockingTransport
 from tests.both_clients import CutStream, make_item, make_page, make_problem
-from tests.polling import until
+from tests.http_stub import Response, serve_http
 
 _CLIENT = Path(__file__).parents[4] / "client"
 _SCRIPTS = tomllib.loads((_CLIENT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -57,16 +56,24 @@ def start(folder: Path, *words: str, before: Sequence[str] = ()) -> Iterator[sub
             process.kill()
 
 
-@pytest.fixture
-def server() -> Iterator[socket.socket]:
-    """A server that answers only what a test sends."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(_SECONDS)
-        yield server
+@contextmanager
+def serve_waiting(*answers: Response) -> Iterator[tuple[str, Event, Event]]:
+    """Yield the URL of a server that gives these answers, what says that the last of them was asked
+    for, and what lets it go."""
+    left, asked, is_let_go = [*answers], Event(), Event()
 
+    def answer(_: object) -> Response:
+        response = left.pop(0)
+        if not left:
+            asked.set()
+            is_let_go.wait(_SECONDS)
+        return response
 
-def get_url(server: socket.socket) -> str:
-    return f"http://127.0.0.1:{server.getsockname()[1]}"
+    with serve_http(answer) as url:
+        try:
+            yield url, asked, is_let_go
+        finally:
+            is_let_go.set()
 
 
 def test_while_it_imports(tmp_path: Path) -> None:
@@ -79,56 +86,35 @@ def test_while_it_imports(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
-def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path, server: socket.socket) -> None:
+def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path) -> None:
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as `istore … &` does
     with (
-        start(tmp_path, "count", "m", "--url", get_url(server), before=ignoring) as process,
-        server.accept()[0] as connection,
+        serve_waiting(Response(body=b'{"count": 3, "warnings": []}')) as (url, asked, is_let_go),
+        start(tmp_path, "count", "m", "--url", url, before=ignoring) as process,
     ):
-        read_request(connection)
+        assert asked.wait(_SECONDS)
         process.send_signal(signal.SIGINT)
-        answer(connection, {"count": 3, "warnings": []})
+        is_let_go.set()
         output, errors = process.communicate(timeout=_SECONDS)
     assert (process.returncode, output, errors) == (0, "3\n", "")
 
 
-async def test_amid_a_file(tmp_path: Path, server: socket.socket) -> None:
+def test_amid_a_file(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
-    words = ("-o", str(folder / "frames.csv"), "--url", get_url(server))
-    head = "HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
+    content = Response(200, b'"inference_id","cursor"\r\n"frame-1","1"\r\n', "text/csv")
     for number in (signal.SIGTERM, signal.SIGHUP):
-        with start(tmp_path, "export", "m", *words) as process, server.accept()[0] as connection:
-            read_request(connection)
-            connection.sendall(f'{head}"inference_id","cursor"\r\n"frame-1","1"\r\n'.encode())
-            await until(lambda: list_files(folder), bool)
+        with (
+            # at the end of the file it asks whether there is more
+            serve_waiting(content, content) as (url, asked, _),
+            start(tmp_path, "export", "m", "-o", f"{folder}/frames.csv", "--url", url) as process,
+        ):
+            assert asked.wait(_SECONDS)
+            assert len(os.listdir(folder)) == 1
             process.send_signal(number)
             output, errors = process.communicate(timeout=_SECONDS)
         assert (process.returncode, output, errors) == (128 + number, "", "")
         assert os.listdir(folder) == []
-
-
-async def list_files(folder: Path) -> list[str]:
-    return os.listdir(folder)
-
-
-def answer(connection: socket.socket, content: Any) -> None:
-    body = json.dumps(content).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    connection.sendall(f"{head}\r\n\r\n".encode() + body)
-
-
-def read_request(connection: socket.socket) -> bytes:
-    connection.settimeout(_SECONDS)
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += connection.recv(65_536)
-    head, _, body = received.partition(b"\r\n\r\n")
-    length = re.search(rb"(?i)content-length: (\d+)", head)
-    assert length is not None
-    while len(body) < int(length[1]):
-        body += connection.recv(65_536)
-    return body
 
 
 # The tail shows each arrival once, also after an interruption.
@@ -181,7 +167,6 @@ class FakeApi:
         return make_page(*map(make_item, numbers))
 
     def run(self, end: type[Exception] = Forbidden, **changes: Any) -> None:
-        """Follow until the api refuses."""
         words = {"model": "m", "filter": None, "limit": 10, "columns": ["inference_id"]}
         fixed = {"format": "jsonl", "since": None, "until": None, "unknown_keys": "refuse"}
         options = argparse.Namespace(**{**words, **fixed, **changes})
