@@ -78,8 +78,13 @@ class Recorded:
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
-        # a response belongs to the client that has read it
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+        return copy_response(answer)
+
+
+def copy_response(response: httpx.Response) -> httpx.Response:
+    """Return a response of its own: one belongs to the client that has read it."""
+    content, headers = response.content, response.headers
+    return httpx.Response(response.status_code, content=content, headers=headers)
 
 
 def make_item(number: int, **changes: Any) -> dict[str, Any]:

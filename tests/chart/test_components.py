@@ -5,7 +5,7 @@ import pytest
 from .matrix import MATRIX, SERVERS, UPSTREAMS
 from .rendering import FULL, Values, list_containers, render_objects, select_kind, select_pods
 
-pytestmark = pytest.mark.usefixtures("require_helm")
+pytestmark = pytest.mark.real_helm
 PLAIN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plain"}}
 PATHS = [{"path": "/v1"}, {"path": "/docs", "pathType": "Exact"}]
 # One installation with what is said once and reaches many objects.

@@ -8,7 +8,7 @@ import pytest
 from .matrix import MATRIX, SERVERS
 from .rendering import Object, Values, render_objects, select_kind, select_pods
 
-pytestmark = pytest.mark.usefixtures("require_helm")
+pytestmark = pytest.mark.real_helm
 
 # From component to component and port. All others must be blocked.
 ALLOWED = {

@@ -26,7 +26,7 @@ from .rendering import (
     select_pods,
 )
 
-pytestmark = pytest.mark.usefixtures("require_helm")
+pytestmark = pytest.mark.real_helm
 SERVICES = {"api": 9102, "ingester": 9101, "retention": 9103}
 # Objects whose schemas come with an operator.
 FOREIGN = ("ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCRoute")

@@ -29,7 +29,7 @@ from .rendering import (
     select_pods,
 )
 
-pytestmark = pytest.mark.usefixtures("require_helm")
+pytestmark = pytest.mark.real_helm
 OWN = MATRIX["a gateway with rights of its own"]
 TRIED = MATRIX["trying out with a proxy"]
 GATEWAYS = {name: values for name, values in MATRIX.items() if "upstreams" in str(values)}

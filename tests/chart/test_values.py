@@ -52,7 +52,7 @@ def test_every_value_is_described_and_nothing_else_is_allowed() -> None:
         assert schema["type"] != "object" or path[-1] in free, path
 
 
-@pytest.mark.usefixtures("require_helm")
+@pytest.mark.real_helm
 def test_rejects_misspelt_and_wrong_values_by_name() -> None:
     values: Values = {
         "imagePullSecrets": [{"nam": "a"}],
@@ -167,7 +167,7 @@ REFUSED: list[tuple[Values, str]] = [
 ]
 
 
-@pytest.mark.usefixtures("require_helm")
+@pytest.mark.real_helm
 def test_rejects_values_that_cannot_work() -> None:
     for values, sentence in REFUSED:
         with pytest.raises(Refused, match=sentence):
@@ -181,7 +181,7 @@ def test_images_are_of_one_release_and_still_published() -> None:
         assert re.fullmatch(r"[^:@]+:(?!latest)[^:@]+(@sha256:[0-9a-f]{64})?", image)
 
 
-@pytest.mark.usefixtures("require_helm")
+@pytest.mark.real_helm
 def test_accepts_every_setting_and_secrets_only_as_files() -> None:
     secrets = {name for group in GROUPS for name in secrets_of(group)}
     for name in sorted(names()):
@@ -317,7 +317,7 @@ def find_places(objects: list[Object]) -> Iterator[tuple[str, str, str]]:
                 yield text or number, place, f"{document['kind']}/{owner}"
 
 
-@pytest.mark.usefixtures("require_helm")
+@pytest.mark.real_helm
 def test_every_value_arrives_where_it_should() -> None:
     # a million and more would lose its digits in a template that is not careful
     numbers = {

@@ -40,8 +40,6 @@ class CuttingProxy:
     at_cut: Callable[[], Awaitable[None]] = _nothing
     port: int = 0
     cuts: int = 0
-    passed: int = 0
-    """Bytes of answers."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -78,7 +76,6 @@ class CuttingProxy:
                 await self._cut(piece[:budget], writer)
                 return
             budget = None if budget is None else budget - len(piece)
-            self.passed += len(piece)
             writer.write(piece)
             await writer.drain()
 

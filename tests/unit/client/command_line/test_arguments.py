@@ -57,15 +57,6 @@ def test_times_and_values_are_read() -> None:
         assert join_values(words) == joined, words
 
 
-def test_without_an_address_the_option_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("INFERENCE_STORE_URL", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(["query", "m", "--sort", "-top_score"]) == 2
-    assert "no address: --url" in capsys.readouterr().err
-
-
 def test_an_error_of_the_api_names_the_option() -> None:
     for path, detail, described in [
         ("received_at.to", "it must be later", "422 Wrong\nit must be later"),
@@ -134,6 +125,10 @@ def test_what_is_called_wrongly_is_refused(
     for words, remedy in exports:
         assert main(["export", "m", "--url", "https://store.example", *words]) == 2, words
         assert remedy in capsys.readouterr().err, words
+    monkeypatch.delenv("INFERENCE_STORE_URL", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["query", "m", "--sort", "-top_score"]) == 2
+    assert "no address: --url" in capsys.readouterr().err
 
 
 def test_every_command_explains_itself_and_a_shell_completes_it(
