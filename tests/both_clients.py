@@ -13,7 +13,7 @@ import pytest
 from inference_store_client import AsyncStore, Retries, Store
 from inference_store_client.values.inference import InferenceFields
 
-Handler = Callable[[httpx.Request], httpx.Response]
+Handler = Callable[[httpx.Request], Any]
 QUICK: Final = Retries(first_wait_seconds=0.0)
 """Tries again at once."""
 

@@ -3,11 +3,9 @@
 import asyncio
 import csv
 import json
-import os
 import signal
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,9 @@ from inference_store_client.arrow_batches import iterate_columns
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.api.hallway import MODEL
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.stored_inferences import NewInference, store
 
 from .istore import Istore
-from .test_cuts import cutting_proxy
 
 _CARS = "prediction(label = 'car')"
 
@@ -152,31 +149,6 @@ READERS = {
     "jsonl": lambda path: [item["inference_id"] for item in read_lines(path.read_text())],
     "parquet": read_parquet,
 }
-
-
-@pytest.mark.long
-async def test_an_export_that_is_cut_is_whole_or_not_there(
-    make_app: MakeApp, engine: AsyncEngine, tmp_path: Path
-) -> None:
-    names = [f"id-{number:04}" for number in range(3000)]
-    await store(
-        engine, *[NewInference(name, at(n), [("n", "int", n)]) for n, name in enumerate(names)]
-    )
-    async with (
-        serve_app(make_app()) as http,
-        cutting_proxy(str(http.base_url), repeat(None)) as proxy,
-    ):
-        istore = Istore(proxy.url, tmp_path)
-        for name in ("arrow", "csv", "jsonl"):
-            proxy.budgets, before = chain([20_000, 30_000], repeat(None)), proxy.cuts
-            words = ("export", "model", "-o", str(tmp_path / f"frames.{name}"))
-            ended = await istore.run(*words)
-            assert (ended.returncode, proxy.cuts - before) == (0, 2), ended.stderr
-            assert sorted(READERS[name](tmp_path / f"frames.{name}")) == names
-            refused = await istore.run(*words, "--force", "--filter", "no_key = 1")
-            assert refused.returncode == 1
-            assert sorted(READERS[name](tmp_path / f"frames.{name}")) == names
-    assert sorted(os.listdir(tmp_path)) == ["frames.arrow", "frames.csv", "frames.jsonl"]
 
 
 async def test_erasing_asks_first(istore: Istore) -> None:
