@@ -214,13 +214,12 @@ async def test_measures_are_rows(client: Client) -> None:
     for wrong in (lambda: inferences.aggregate("mean of x"), inferences.limit(5).aggregate):
         with pytest.raises(SettingsError):
             await client.ask(wrong)
-
-
-async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
+    # groups of a name with a dot
     key = {"metadata.site": "north", "metadata": {"site": "of another"}}
     group = {"key": key, "measures": {"mean(prediction.score)": 0.5}}
-    body = {"groups": [group], "others": {"groups": 0, "inferences": 0}}
-    recorded = Recorded([answer({**body, "approximate": False, "warnings": []})])
+    none_left_out = {"groups": 0, "inferences": 0}
+    more = {"groups": [group], "others": none_left_out, "warnings": []}
+    recorded = Recorded([answer(body | more)])
     grouped = client.make_answered(recorded).model("m").inferences().group_by("metadata.site")
     rows = await client.ask(lambda: grouped.aggregate("mean(prediction.score)"))
     columns = ["metadata.site", "mean(prediction.score)"]

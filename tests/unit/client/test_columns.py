@@ -313,16 +313,13 @@ async def test_it_is_bounded_and_says_that_there_are_more(client: Client) -> Non
     assert len(json.loads(recorded.requests[1].content)["uids"]) == MOST_PICTURES
 
 
-async def test_an_error_is_shown_in_its_place(client: Client) -> None:
+async def test_an_error_is_shown_in_its_place_and_a_repr_asks_nothing(client: Client) -> None:
     recorded = Recorded([make_problem(422), make_page()])
     inferences = client.make_answered(recorded).model("m").inferences()
     assert "InvalidRequest: 422" in await client.ask(inferences.html)
     assert "No inference matches" in await client.ask(inferences.html)
-
-
-def test_a_repr_asks_nothing(client: Client) -> None:
-    recorded = Recorded([])
-    store = client.make_answered(recorded)
+    nothing = Recorded([])
+    store = client.make_answered(nothing)
     model = store.model("m")
     assert all(map(repr, (store, model, model.inferences("n > 1"), store.inferences())))
-    assert not recorded.requests
+    assert not nothing.requests

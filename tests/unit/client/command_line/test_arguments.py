@@ -190,7 +190,7 @@ _ITEM = {
 }
 
 
-def test_a_line_has_exact_numbers_and_the_metadata_that_is_named() -> None:
+def test_a_line_and_a_cell_have_exact_numbers_and_the_metadata_that_is_named() -> None:
     line = printing.write_line(
         printing.shape(_ITEM, ["inference_id", "metadata", "metadata.n", "top_score"])
     )
@@ -210,9 +210,6 @@ def test_a_line_has_exact_numbers_and_the_metadata_that_is_named() -> None:
     for names, metadata in cases:
         line = printing.write_line(printing.shape(_ITEM, [f"metadata.{name}" for name in names]))
         assert line == f'{{"metadata": {metadata}}}', names
-
-
-def test_a_cell() -> None:
     for column, cell in [
         ("inference_id", "frame-1"),
         ("received_at", "2026-11-01T00:00:00Z"),
