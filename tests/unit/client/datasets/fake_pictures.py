@@ -1,22 +1,19 @@
 """A store of pictures: it streams inferences, and has their data, links and drawings."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
 import httpx
 
+from inference_store_client.values.inference import Prediction
 from tests.both_clients import copy_response, make_item
 from tests.console.pictures import make_png
 
 Item = dict[str, Any]
 BUCKET = "https://bucket.example"
-_COLUMNS = (
-    *("ordinal", "rank", "output", "output_name", "label", "score", "xmin", "ymin", "xmax"),
-    *("ymax", "area", "cx", "cy", "w", "h", "angle", "prompt", "answer", "text", "start"),
-    *("end", "value"),
-)
+_COLUMNS = [each.name for each in fields(Prediction)]
 
 
 def make_prediction(ordinal: int, label: str | None, box: Any = None, **more: Any) -> Item:
