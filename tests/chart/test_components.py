@@ -118,8 +118,8 @@ def test_helm_test_uses_the_s3_keys_of_the_api_if_there_are_no_others() -> None:
 IDS = {"runAsUser", "runAsGroup", "fsGroup"}
 
 
-def test_sets_no_uid_if_none_is_given() -> None:
-    values = {
+def test_sets_no_uid_if_none_is_given_and_on_openshift_only_a_given_one() -> None:
+    none: Values = {
         "pods": {"podSecurityContext": {"runAsUser": None, "runAsGroup": "", "fsGroup": None}},
         "dev": {
             "enabled": True,
@@ -133,34 +133,26 @@ def test_sets_no_uid_if_none_is_given() -> None:
             "sidecar": {"enabled": True, "securityContext": {"runAsUser": None, "runAsGroup": 7}},
         },
     }
-    objects = render_objects(values)
-    pods = select_pods(objects)
-    assert len(pods) > 8
-    for name, pod in pods.items():
-        assert not IDS & set(pod["spec"]["securityContext"]), name
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
-    patch = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]["patch.yaml"]
-    assert "runAsUser" not in patch
-    assert "runAsGroup: 7" in patch
-    assert "readOnlyRootFilesystem: true" in patch
-
-
-def test_sets_no_uid_on_openshift_except_a_given_one() -> None:
-    values: Values = {
+    one: Values = {
         "dev": {"enabled": True},
         "proxy": {"enabled": True, "upstreams": UPSTREAMS, "sidecar": {"enabled": True}},
         "api": {"podSecurityContext": {"runAsUser": 1000660000}},
     }
-    objects = render_objects(values, "--api-versions=security.openshift.io/v1")
-    pods = select_pods(objects)
-    security = pods.pop(f"Deployment/{FULL}-api")["spec"]["securityContext"]
-    assert IDS & set(security) == {"runAsUser"}
-    assert security["runAsUser"] == 1000660000
-    for name, pod in pods.items():
-        # `helm test` takes the api's values
-        given = {"runAsUser"} if name.startswith("Pod/") else set()
-        assert IDS & set(pod["spec"]["securityContext"]) == given, name
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
-    patch = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]["patch.yaml"]
-    assert "runAsUser" not in patch
-    assert "runAsNonRoot: true" in patch
+    # `helm test` takes the api's values
+    given = dict.fromkeys((f"Deployment/{FULL}-api", f"Pod/{FULL}-doctor"), 1000660000)
+    openshift = "--api-versions=security.openshift.io/v1"
+    for objects, uids, group in (
+        (render_objects(none), {}, "runAsGroup: 7"),
+        (render_objects(one, openshift), given, "runAsNonRoot: true"),
+    ):
+        pods = select_pods(objects)
+        assert len(pods) > 8
+        for name, pod in pods.items():
+            security = pod["spec"]["securityContext"]
+            assert IDS & set(security) == ({"runAsUser"} if name in uids else set()), name
+            assert security.get("runAsUser") == uids.get(name), name
+            assert security["runAsNonRoot"] is True, name
+        data = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]
+        assert "runAsUser" not in data["patch.yaml"]
+        assert group in data["patch.yaml"]
+        assert "readOnlyRootFilesystem: true" in data["patch.yaml"]

@@ -229,36 +229,16 @@ def read_example_values(name: str) -> Values:
     return SERVERS | own
 
 
-def test_pod_with_it_is_valid_and_has_every_volume() -> None:
+def test_pod_with_it_is_valid_restricted_and_has_no_secrets() -> None:
     for row, values in SIDECARS.items():
         patch = render_patch(values)["spec"]
+        (container,) = patch["containers"]
         model = {"name": "model", "image": "model:1"}
-        check_fields([make_pod({**patch, "containers": [model, *patch["containers"]]})])
+        check_fields([make_pod({**patch, "containers": [model, container]})])
         volumes = {volume["name"] for volume in patch["volumes"]}
-        assert {mount["name"] for mount in patch["containers"][0]["volumeMounts"]} <= volumes, row
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes, row
         extra = {volume["name"] for volume in values.get("pods", {}).get("extraVolumes", ())}
         assert all(name.startswith("inference-store-") for name in volumes - extra), row
-
-
-def test_has_pull_secrets_and_is_a_native_sidecar_and_a_component_of_kustomize() -> None:
-    values = MATRIX["only sidecars"] | {"imagePullSecrets": [{"name": "mine"}]}
-    (container,) = render_patch(values)["spec"]["containers"]
-    sidecar = values["proxy"]["sidecar"] | {"native": True}
-    values |= {"proxy": values["proxy"] | {"sidecar": sidecar}}
-    template = render_patch(values)
-    assert template["spec"]["initContainers"] == [container | {"restartPolicy": "Always"}]
-    assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}]
-    check_fields([make_pod(template["spec"] | {"containers": [{"name": "model"}]})])
-    data = select_kind(render_objects(values), "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]
-    component = yaml.safe_load(data["kustomization.yaml"])
-    assert component["kind"] == "Component"
-    (patch,) = component["patches"]
-    assert yaml.safe_load(patch["patch"])["spec"]["template"] == template
-
-
-def test_is_restricted_by_its_own_settings_and_ports_and_has_no_secrets() -> None:
-    for row, values in SIDECARS.items():
-        (container,) = render_patch(values)["spec"]["containers"]
         closed = container["securityContext"]
         assert closed["runAsNonRoot"] is True, row
         assert closed["runAsUser"] > 0, row
@@ -276,6 +256,22 @@ def test_is_restricted_by_its_own_settings_and_ports_and_has_no_secrets() -> Non
             assert container[probe]["httpGet"]["port"] == container["ports"][2]["name"], row
         # The default of Kubernetes, if the pod has no grace period.
         assert 5 + float(settings["PROXY_GRACE_SECONDS"]) + 10 <= 30, row
+
+
+def test_has_pull_secrets_and_is_a_native_sidecar_and_a_component_of_kustomize() -> None:
+    values = MATRIX["only sidecars"] | {"imagePullSecrets": [{"name": "mine"}]}
+    (container,) = render_patch(values)["spec"]["containers"]
+    sidecar = values["proxy"]["sidecar"] | {"native": True}
+    values |= {"proxy": values["proxy"] | {"sidecar": sidecar}}
+    template = render_patch(values)
+    assert template["spec"]["initContainers"] == [container | {"restartPolicy": "Always"}]
+    assert template["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    check_fields([make_pod(template["spec"] | {"containers": [{"name": "model"}]})])
+    data = select_kind(render_objects(values), "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]
+    component = yaml.safe_load(data["kustomization.yaml"])
+    assert component["kind"] == "Component"
+    (patch,) = component["patches"]
+    assert yaml.safe_load(patch["patch"])["spec"]["template"] == template
 
 
 def test_pod_monitor_selects_it_and_links_that_would_be_settings_are_disabled() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from tests.servers.waiting import wait_until
 
-from .cluster import Cluster, list_values
-from .images import CHART
+from .cluster import CHART, Cluster, list_values
 
 NAMESPACE = "inference-store-e2e"
 NAME = "store"

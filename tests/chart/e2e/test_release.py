@@ -15,8 +15,7 @@ import pytest
 from inference_store.cli.main import CLIENT_COMMANDS, COMMANDS
 from tests.servers.waiting import wait_until
 
-from .cluster import TEST_CLUSTER, list_values
-from .images import CHART, ROOT, build_image
+from .cluster import CHART, ROOT, TEST_CLUSTER, build_image, list_values
 from .release import COMPONENTS, FULL, NAME, NAMESPACE, Release
 
 pytestmark = pytest.mark.timeout(2400)

@@ -70,6 +70,14 @@ async def test_models_overviews_and_inferences(istore: Istore) -> None:
     samples = [await istore.run("sample", MODEL, "--size", "5", "--seed", s) for s in "778"]
     assert samples[0].stdout == samples[1].stdout != samples[2].stdout
     assert len(samples[0].stdout.splitlines()) == 5
+    # a reader that has enough ends it quietly
+    process = await istore.start("query", MODEL, "--limit", "100")
+    assert process.stdout is not None
+    await process.stdout.readline()
+    process.stdout._transport.close()  # type: ignore[attr-defined]
+    assert process.stderr is not None
+    assert await process.stderr.read() == b""
+    assert await process.wait() in {0, 141}
 
 
 _ERRORS = [
@@ -126,7 +134,12 @@ async def test_a_parquet_file_has_every_match(istore: Istore, tmp_path: Path) ->
     assert (again.returncode, "--force replaces it" in again.stderr) == (2, True)
 
 
-async def test_erasing_asks_first(istore: Istore) -> None:
+async def test_tagging_and_erasing_say_what_they_change(istore: Istore) -> None:
+    tagged = await istore.run("tag", MODEL, "check", "--id", "frame-001", "--id", "frame-1")
+    assert (tagged.returncode, tagged.stdout) == (1, "1 changed, 0 were so already.\n")
+    assert "There is no inference 'frame-1'." in tagged.stderr
+    untagged = await istore.run("untag", MODEL, "check", "--filter", "tags = 'check'")
+    assert (untagged.returncode, untagged.stdout) == (0, "1 changed, 0 were so already.\n")
     asked = await istore.run("erase", MODEL, "--filter", "frame_number < 8953")
     assert (asked.returncode, json.loads(asked.stdout)["inferences"]) == (1, 3)
     assert (await istore.run("count", MODEL)).stdout == "100\n"
@@ -136,14 +149,6 @@ async def test_erasing_asks_first(istore: Istore) -> None:
     assert json.loads(erased.stdout)["asked"] == {"inference_ids": ["frame-001", "frame-002"]}
     missing = await istore.run("erase", MODEL, "--id", "frame-1", "--yes")
     assert (missing.returncode, missing.stdout) == (1, "")
-
-
-async def test_tagging_says_what_it_changed(istore: Istore) -> None:
-    tagged = await istore.run("tag", MODEL, "check", "--id", "frame-001", "--id", "frame-1")
-    assert (tagged.returncode, tagged.stdout) == (1, "1 changed, 0 were so already.\n")
-    assert "There is no inference 'frame-1'." in tagged.stderr
-    untagged = await istore.run("untag", MODEL, "check", "--filter", "tags = 'check'")
-    assert (untagged.returncode, untagged.stdout) == (0, "1 changed, 0 were so already.\n")
 
 
 async def test_the_bytes_of_a_part(
@@ -191,13 +196,3 @@ async def test_tail_shows_arrivals_in_their_order_and_follows(
     assert shown == ["first", "received before", "new 1", "new 2"]
     assert (tail.returncode, said) == (130, b"")
     assert output.count(b"\n") <= 1
-
-
-async def test_a_reader_that_has_enough_ends_it_quietly(istore: Istore) -> None:
-    process = await istore.start("query", MODEL, "--limit", "100")
-    assert process.stdout is not None
-    await process.stdout.readline()
-    process.stdout._transport.close()  # type: ignore[attr-defined]
-    assert process.stderr is not None
-    assert await process.stderr.read() == b""
-    assert await process.wait() in {0, 141}
