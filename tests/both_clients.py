@@ -104,7 +104,7 @@ def make_item(number: int, **changes: Any) -> dict[str, Any]:
 
 def make_page(*items: dict[str, Any], next: str | None = None) -> httpx.Response:
     """Make a page of inferences as the API answers it."""
-    body = {"items": items, "next": next, "searched_back_to": None, "warnings": []}
+    body: dict[str, Any] = {"items": items, "next": next, "searched_back_to": None, "warnings": []}
     return httpx.Response(200, json=body)
 
 

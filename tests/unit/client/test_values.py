@@ -66,7 +66,8 @@ KINDS: dict[str, type[Any]] = {
     _NAMED.get(name, name): kind
     for module in (answers, exports, inference, models, overview)
     for name, kind in vars(module).items()
-    if is_dataclass(kind) and kind.__module__ == module.__name__ and kind is not answers.Listing
+    if isinstance(kind, type) and is_dataclass(kind) and kind is not answers.Listing
+    if kind.__module__ == module.__name__
 }
 KINDS["StreamedInference"] = InferenceFields
 # What is for people, or for browsers.
