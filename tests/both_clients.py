@@ -1,7 +1,7 @@
 """Both clients behind one face, so that one test holds for both."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from inspect import isawaitable
@@ -13,7 +13,7 @@ import pytest
 from inference_store_client import AsyncStore, Retries, Store
 from inference_store_client.values.inference import InferenceFields
 
-Handler = Callable[[httpx.Request], httpx.Response]
+Handler = Callable[[httpx.Request], Any]
 QUICK: Final = Retries(first_wait_seconds=0.0)
 """Tries again at once."""
 
@@ -78,8 +78,13 @@ class Recorded:
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
-        # a response belongs to the client that has read it
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+        return copy_response(answer)
+
+
+def copy_response(response: httpx.Response) -> httpx.Response:
+    """Return a response of its own: one belongs to the client that has read it."""
+    content, headers = response.content, response.headers
+    return httpx.Response(response.status_code, content=content, headers=headers)
 
 
 def make_item(number: int, **changes: Any) -> dict[str, Any]:
@@ -95,6 +100,27 @@ def make_item(number: int, **changes: Any) -> dict[str, Any]:
         "ok": True,
     }
     return {**dict.fromkeys(_FIELDS), **known, **changes}
+
+
+def make_page(*items: dict[str, Any], next: str | None = None) -> httpx.Response:
+    """Make a page of inferences as the API answers it."""
+    body: dict[str, Any] = {"items": items, "next": next, "searched_back_to": None, "warnings": []}
+    return httpx.Response(200, json=body)
+
+
+class CutStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """The content of an answer whose connection breaks after it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._content
+        raise httpx.ReadError("cut")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
 
 
 _FIELDS: Final = [each.name for each in fields(InferenceFields) if each.default is MISSING]

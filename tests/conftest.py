@@ -18,7 +18,7 @@ pytest_plugins = [
     "tests.servers.plugin",
     "tests.runs.rings",
     "tests.servers.fixtures",
-    "tests.servers.secured_fixtures",
+    "tests.servers.secured",
     "tests.upstreams.fixtures",
 ]
 

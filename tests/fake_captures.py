@@ -40,7 +40,6 @@ class FakeCaptures:
         return [exchange for exchange, _ in self.finished]
 
     async def exchange(self) -> Exchange:
-        """Wait for the next exchange."""
         async with asyncio.timeout(300):
             return await self._waiting.get()
 

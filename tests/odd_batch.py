@@ -54,7 +54,6 @@ class OddBatch(BatchBuilder):
 
 
 def add_junk(batch: bytes) -> bytes:
-    """Return a compressed batch with bytes after the end of the compressed data."""
     return update_length(batch + b"junkjunkjunk")
 
 

@@ -107,7 +107,6 @@ class Producer:
         )
 
     def use_bucket(self, bucket: str) -> "Producer":
-        """Change the bucket that this producer writes to; return the producer."""
         self._store = self._store_of(bucket)
         return self
 
@@ -165,6 +164,5 @@ class Producer:
         await (await self._kafka.send_batch(batch, self.topic, partition=0))
 
     async def produce(self, *captures: Capture) -> None:
-        """Write blobs, then publish events."""
         await self.put_all(captures)
         await self.publish_all(item.event for item in captures)

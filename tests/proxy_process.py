@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tests.servers.ports import free_port
 from tests.service_process import Service
@@ -41,12 +41,6 @@ class Proxy(Service):
         }
         environment_changes = {f"INFERENCE_STORE_{name}": value for name, value in settings.items()}
         super().__init__("proxy", {**environment, **environment_changes}, folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def read_log(self, action: str) -> list[dict[str, Any]]:
         lines = [line for line in self.text.splitlines() if f'"{action}"' in line]

@@ -9,12 +9,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+
+from tests.servers.versions import MissingServer
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "inference-store"
 # The first part of the names of a release's objects.
 FULL = "store-inference-store"
+_REQUIRE_HELM = "INFERENCE_STORE_REQUIRE_HELM"
 _KUBERNETES = ("--kube-version", "1.33.0", "--values")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Object = dict[str, Any]
@@ -31,6 +35,17 @@ def find_program(name: str) -> str | None:
     """Return the path of a program in the cache or on this machine, None without one."""
     built = find_cache_folder() / name
     return str(built) if built.exists() else shutil.which(name)
+
+
+def find_helm() -> Path:
+    """Return helm, if kubeconform is there too. Raises MissingServer, or fails in `make chart`."""
+    missing = [name for name in ("helm", "kubeconform") if find_program(name) is None]
+    reason = f"{' and '.join(missing)} not installed: `make chart` builds them with Go"
+    if missing and os.environ.get(_REQUIRE_HELM) == "1":
+        pytest.fail(reason, pytrace=False)
+    if missing:
+        raise MissingServer(reason)
+    return Path(str(find_program("helm")))
 
 
 class Refused(Exception):

@@ -5,7 +5,7 @@ import pytest
 from .matrix import MATRIX, SERVERS, UPSTREAMS
 from .rendering import FULL, Values, list_containers, render_objects, select_kind, select_pods
 
-pytestmark = pytest.mark.usefixtures("require_helm")
+pytestmark = pytest.mark.real_helm
 PLAIN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plain"}}
 PATHS = [{"path": "/v1"}, {"path": "/docs", "pathType": "Exact"}]
 # One installation with what is said once and reaches many objects.
@@ -42,18 +42,17 @@ def test_prometheus_expects_one_name_at_the_admin_ports() -> None:
         assert endpoint["tlsConfig"]["serverName"] == name
 
 
-def test_images_come_from_the_given_registry_with_the_given_secrets() -> None:
-    pods = select_pods(render_objects(COMMON))
+def test_images_hosts_and_extra_manifests_are_as_given() -> None:
+    objects = render_objects(COMMON)
+    pods = select_pods(objects)
     assert any(name.startswith("StatefulSet") for name in pods)
     for name, pod in pods.items():
         assert pod["spec"]["imagePullSecrets"] == COMMON["imagePullSecrets"], name
         if not name.startswith("StatefulSet"):
             images = {container["image"] for container in list_containers(pod)}
             assert images == {"registry.example.com/vision/store:1"}, name
-
-
-def test_ingress_has_the_paths_and_certificates_of_each_host() -> None:
-    (rendered,) = select_kind(render_objects(COMMON), "Ingress").values()
+    assert {"plain", "store-filled", "store-named"} <= set(select_kind(objects, "ConfigMap"))
+    (rendered,) = select_kind(objects, "Ingress").values()
     service = {"name": f"{FULL}-api", "port": {"name": "http"}}
     assert [
         (rule["host"], path["path"], path["pathType"], path["backend"]["service"] == service)
@@ -96,11 +95,6 @@ def test_common_labels_and_annotations_are_on_every_object() -> None:
             assert (found["labels"]["l"], found["annotations"]["c"]) == ("1", "1"), (row, entry)
 
 
-def test_extra_manifests_are_rendered() -> None:
-    config_maps = select_kind(render_objects(COMMON), "ConfigMap")
-    assert {"plain", "store-filled", "store-named"} <= set(config_maps)
-
-
 def test_off_in_a_values_file_means_off() -> None:
     """YAML reads the bare word as a boolean."""
     for values, set_to in ((COMMON, "off"), (TOKENS, "on"), (CERTIFICATES, "off"), (SERVERS, None)):
@@ -124,8 +118,8 @@ def test_helm_test_uses_the_s3_keys_of_the_api_if_there_are_no_others() -> None:
 IDS = {"runAsUser", "runAsGroup", "fsGroup"}
 
 
-def test_sets_no_uid_if_none_is_given() -> None:
-    values = {
+def test_sets_no_uid_if_none_is_given_and_on_openshift_only_a_given_one() -> None:
+    none: Values = {
         "pods": {"podSecurityContext": {"runAsUser": None, "runAsGroup": "", "fsGroup": None}},
         "dev": {
             "enabled": True,
@@ -139,34 +133,26 @@ def test_sets_no_uid_if_none_is_given() -> None:
             "sidecar": {"enabled": True, "securityContext": {"runAsUser": None, "runAsGroup": 7}},
         },
     }
-    objects = render_objects(values)
-    pods = select_pods(objects)
-    assert len(pods) > 8
-    for name, pod in pods.items():
-        assert not IDS & set(pod["spec"]["securityContext"]), name
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
-    patch = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]["patch.yaml"]
-    assert "runAsUser" not in patch
-    assert "runAsGroup: 7" in patch
-    assert "readOnlyRootFilesystem: true" in patch
-
-
-def test_sets_no_uid_on_openshift_except_a_given_one() -> None:
-    values: Values = {
+    one: Values = {
         "dev": {"enabled": True},
         "proxy": {"enabled": True, "upstreams": UPSTREAMS, "sidecar": {"enabled": True}},
         "api": {"podSecurityContext": {"runAsUser": 1000660000}},
     }
-    objects = render_objects(values, "--api-versions=security.openshift.io/v1")
-    pods = select_pods(objects)
-    security = pods.pop(f"Deployment/{FULL}-api")["spec"]["securityContext"]
-    assert IDS & set(security) == {"runAsUser"}
-    assert security["runAsUser"] == 1000660000
-    for name, pod in pods.items():
-        # `helm test` takes the api's values
-        given = {"runAsUser"} if name.startswith("Pod/") else set()
-        assert IDS & set(pod["spec"]["securityContext"]) == given, name
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
-    patch = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]["patch.yaml"]
-    assert "runAsUser" not in patch
-    assert "runAsNonRoot: true" in patch
+    # `helm test` takes the api's values
+    given = dict.fromkeys((f"Deployment/{FULL}-api", f"Pod/{FULL}-doctor"), 1000660000)
+    openshift = "--api-versions=security.openshift.io/v1"
+    for objects, uids, group in (
+        (render_objects(none), {}, "runAsGroup: 7"),
+        (render_objects(one, openshift), given, "runAsNonRoot: true"),
+    ):
+        pods = select_pods(objects)
+        assert len(pods) > 8
+        for name, pod in pods.items():
+            security = pod["spec"]["securityContext"]
+            assert IDS & set(security) == ({"runAsUser"} if name in uids else set()), name
+            assert security.get("runAsUser") == uids.get(name), name
+            assert security["runAsNonRoot"] is True, name
+        data = select_kind(objects, "ConfigMap")[f"{FULL}-proxy-sidecar-patch"]["data"]
+        assert "runAsUser" not in data["patch.yaml"]
+        assert group in data["patch.yaml"]
+        assert "readOnlyRootFilesystem: true" in data["patch.yaml"]

@@ -29,94 +29,72 @@ EXAMPLE = (ROOT / "compose.env.example").read_text()
 OURS = {"migrate", "ingester", "api", "retention", "proxy", "doctor"}
 
 
-def test_every_image_can_be_replaced() -> None:
+def test_every_image_can_be_replaced_and_is_that_of_the_chart() -> None:
     for service in SERVICES.values():
         match = re.fullmatch(r"\$\{([A-Z0-9_]+_IMAGE):-(.+:.+)\}", service["image"])
         assert match, service["image"]
         variable, default = match.groups()
         assert f"{variable}={default}" in EXAMPLE
         assert not default.endswith(":latest")
-
-
-def test_the_images_are_those_of_the_chart() -> None:
     dev = yaml.safe_load((CHART / "values.yaml").read_text())["dev"]
     for name in ("postgres", "kafka", "s3"):
         assert dev[name]["image"] in SERVICES[name]["image"]
 
 
-def test_every_setting_exists() -> None:
+def test_our_services_run_existing_commands_with_existing_settings_and_write_nowhere() -> None:
     for name in OURS:
+        assert SERVICES[name]["command"][0] == name
+        assert name in COMMANDS
         variables = {
             variable for variable in SERVICES[name]["environment"] if variable.startswith(PREFIX)
         }
         assert variables
         # a secret may come as a file
         assert {name for name in variables if name.removesuffix("_FILE") not in names()} <= names()
-
-
-def test_every_variable_is_in_the_example() -> None:
-    for variable in set(re.findall(r"\$\{([A-Z0-9_]+)", TEXT)):
-        assert re.search(rf"^(# )?{variable}=", EXAMPLE, re.MULTILINE), variable
-
-
-def test_no_password_has_a_default() -> None:
-    for variable in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET_KEY|TOKEN|PROXY_KEY))([^}]*)\}", TEXT):
-        assert variable[1].startswith(":?"), variable
-
-
-def test_our_services_run_existing_commands_and_write_nowhere() -> None:
-    for name in OURS:
-        assert SERVICES[name]["command"][0] == name
-        assert name in COMMANDS
     for name in OURS | {"model-server"}:
         assert SERVICES[name]["read_only"] is True, name
         assert SERVICES[name]["cap_drop"] == ["ALL"], name
 
 
-def test_proxy_has_no_settings_of_postgres() -> None:
-    environment = SERVICES["proxy"]["environment"]
+def test_every_variable_is_in_the_example_and_no_password_has_a_default() -> None:
+    for variable in set(re.findall(r"\$\{([A-Z0-9_]+)", TEXT)):
+        assert re.search(rf"^(# )?{variable}=", EXAMPLE, re.MULTILINE), variable
+    for variable in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET_KEY|TOKEN|PROXY_KEY))([^}]*)\}", TEXT):
+        assert variable[1].startswith(":?"), variable
+
+
+def test_proxy_knows_the_model_server_and_registrations_but_no_postgres() -> None:
+    environment, migration = (SERVICES[name]["environment"] for name in ("proxy", "migrate"))
     assert not [name for name in environment if "POSTGRES" in name or "API_TOKEN" in name]
-
-
-def test_proxy_reads_registrations_by_a_key_that_the_migration_makes() -> None:
-    environments = [SERVICES[name]["environment"] for name in ("proxy", "migrate")]
-    assert environments[0][f"{PREFIX}PROXY_REGISTRY_URL"] == "http://api:8080"
-    assert len({environment[f"{PREFIX}PROXY_REGISTRY_KEY"] for environment in environments}) == 1
-
-
-def test_proxy_forwards_to_the_model_server() -> None:
+    assert environment[f"{PREFIX}PROXY_REGISTRY_URL"] == "http://api:8080"
+    key = f"{PREFIX}PROXY_REGISTRY_KEY"
+    assert environment[key] == migration[key]  # the migration makes it
     (mounted,) = SERVICES["proxy"]["volumes"]
     file, target, how = mounted.split(":")
-    assert SERVICES["proxy"]["environment"][f"{PREFIX}PROXY_CONFIG"] == target
+    assert environment[f"{PREFIX}PROXY_CONFIG"] == target
     assert how == "ro"
     configuration = read_configuration_file(ROOT / file)
     (upstream,) = configuration.upstreams
     assert (upstream.url, upstream.grpc) == ("http://model-server:8080", "model-server:8081")
     assert SERVICES["model-server"]["command"][:2] == ["8080", "8081"]
-
-
-def test_doctor_sends_the_example_through_the_proxy() -> None:
+    # the doctor sends the example through it
     command = "".join(SERVICES["doctor"]["command"])
     picture = base64.b64encode((ROOT / "examples" / "digit.png").read_bytes()).decode()
     assert f'"data": ["{picture}"]' in command
     assert "--proxy=http://proxy:8090/v2/" in command
 
 
-def test_dependencies_have_health_checks() -> None:
+def test_dependencies_have_health_checks_and_data_is_in_volumes() -> None:
     for service in SERVICES.values():
         for other, how in service.get("depends_on", {}).items():
             if how["condition"] == "service_healthy":
                 assert SERVICES[other]["healthcheck"]["test"]
             else:
                 assert other in {"migrate", "first-start"}
-
-
-def test_data_is_in_volumes_and_ports_are_local() -> None:
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     for name in ("postgres", "kafka", "s3"):
         (volume,) = SERVICES[name]["volumes"]
         assert volume.split(":")[0] in COMPOSE["volumes"]
-    for service in SERVICES.values():
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
 def test_the_services_have_the_documented_rights() -> None:

@@ -26,7 +26,7 @@ from .rendering import (
     select_pods,
 )
 
-pytestmark = pytest.mark.usefixtures("require_helm")
+pytestmark = pytest.mark.real_helm
 SERVICES = {"api": 9102, "ingester": 9101, "retention": 9103}
 # Objects whose schemas come with an operator.
 FOREIGN = ("ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCRoute")
@@ -76,9 +76,12 @@ def test_every_pod_passes_the_restricted_standard() -> None:
         assert spec["securityContext"]["runAsUser"] > 0, name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name
+        claims = {"data"} if "StatefulSet/" in name else set()
+        volumes = {volume["name"] for volume in spec.get("volumes", [])} | claims
         for container in list_containers(pod):
             check_restricted(container)
             assert container["resources"]["requests"]["cpu"], name
+            assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes, name
         for volume in spec.get("volumes", []):
             kinds = set(volume) - {"name"}
             allowed = {"emptyDir", "configMap", "secret", "projected", "persistentVolumeClaim"}
@@ -118,12 +121,6 @@ def test_development_servers_have_writable_volumes() -> None:
     }
 
 
-def test_no_service_account_has_a_token() -> None:
-    for row, values in MATRIX.items():
-        for name, account in select_kind(render_objects(values), "ServiceAccount").items():
-            assert account["automountServiceAccountToken"] is False, (row, name)
-
-
 def test_every_setting_exists() -> None:
     for row, values in MATRIX.items():
         objects = render_objects(values)
@@ -142,9 +139,12 @@ def test_every_setting_exists() -> None:
                 assert "e+" not in value, f"{row}: {name} has lost its digits"
 
 
-def test_no_secret_is_in_a_configmap() -> None:
+def test_no_secret_is_in_a_configmap_and_no_account_has_a_token() -> None:
     for row, values in MATRIX.items():
-        config_maps = select_kind(render_objects(values), "ConfigMap")
+        objects = render_objects(values)
+        for name, account in select_kind(objects, "ServiceAccount").items():
+            assert account["automountServiceAccountToken"] is False, (row, name)
+        config_maps = select_kind(objects, "ConfigMap")
         # A sidecar's patch has references: tests/chart/test_proxy.py
         text = json.dumps(
             [config_map for name, config_map in config_maps.items() if not name.endswith("-patch")]
@@ -182,15 +182,6 @@ def test_first_install_makes_a_key_with_its_public_half() -> None:
     assert [key.public.pem for key in read_keys(private)] == [public]
     file = {"settings": {"CERTIFICATE_KEY_FILE": "/keys/one"}}
     assert "certificate-key" not in json.dumps(render_objects(SERVERS | file))
-
-
-def test_every_mount_has_its_volume() -> None:
-    for name, pod in list_pods():
-        claims = {"data"} if "StatefulSet/" in name else set()
-        volumes = {volume["name"] for volume in pod["spec"].get("volumes", [])} | claims
-        for container in list_containers(pod):
-            mounts = {mount["name"] for mount in container.get("volumeMounts", [])}
-            assert mounts <= volumes, name
 
 
 def test_services_have_probes_a_grace_period_and_a_disruption_budget() -> None:
@@ -253,10 +244,7 @@ def test_contents_name_the_migration_and_make_new_pods() -> None:
     secret = MATRIX["secrets given as values"]
     changed = secret | {"postgres": secret["postgres"] | {"password": "new"}}
     assert read_names(secret)[1] != read_names(changed)[1]
-
-
-def test_failed_migration_keeps_its_log() -> None:
-    """OnFailure would restart the container, and delete its pod at the last try."""
+    # OnFailure would restart a failed one, and delete its pod with the log at the last try
     (job,) = select_kind(render_objects(SERVERS), "Job").values()
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
@@ -269,14 +257,6 @@ def test_names_of_releases_are_short_and_distinct() -> None:
         for name in ("store", "other")
     )
     assert not first & second
-
-
-def test_rules_without_our_service_monitor_match_every_installation() -> None:
-    """Without it nothing sets the label: a rule that needs it would never fire, or always."""
-    values = {**MATRIX["trying out"], "metrics": {"prometheusRule": {"enabled": True}}}
-    (rule,) = select_kind(render_objects(values), "PrometheusRule").values()
-    for alert in rule["spec"]["groups"][0]["rules"]:
-        assert 'inference_store=~".*"' in alert["expr"]
 
 
 def test_monitoring_objects_hold_the_files() -> None:
@@ -303,3 +283,8 @@ def test_monitoring_objects_hold_the_files() -> None:
     port, label = endpoint["port"], {"targetLabel": "inference_store"}
     assert endpoint["relabelings"] == [label | {"replacement": "spaces/store"}]
     assert all(service["spec"]["ports"][0]["name"] == port for service in chosen)
+    # Without it nothing sets the label: a rule that needs it would never fire, or always.
+    values = {**MATRIX["trying out"], "metrics": {"prometheusRule": {"enabled": True}}}
+    (rule,) = select_kind(render_objects(values), "PrometheusRule").values()
+    for alert in rule["spec"]["groups"][0]["rules"]:
+        assert 'inference_store=~".*"' in alert["expr"]

@@ -29,7 +29,7 @@ from .rendering import (
     select_pods,
 )
 
-pytestmark = pytest.mark.usefixtures("require_helm")
+pytestmark = pytest.mark.real_helm
 OWN = MATRIX["a gateway with rights of its own"]
 TRIED = MATRIX["trying out with a proxy"]
 GATEWAYS = {name: values for name, values in MATRIX.items() if "upstreams" in str(values)}
@@ -56,7 +56,7 @@ def read_configuration(
     return read_configuration_file(file)
 
 
-def test_product_accepts_the_configuration(tmp_path: Path) -> None:
+def test_product_accepts_the_configuration_or_names_an_error(tmp_path: Path) -> None:
     for row, values in GATEWAYS.items():
         configuration = read_configuration(values, tmp_path)
         names = [upstream["name"] for upstream in values["proxy"]["upstreams"]]
@@ -71,14 +71,15 @@ def test_product_accepts_the_configuration(tmp_path: Path) -> None:
     assert [(redaction.what, redaction.name, redaction.how) for redaction in rules.redactions] == [
         ("metadata", "user", "hash")
     ]
-
-
-def test_product_names_an_error_in_the_values(tmp_path: Path) -> None:
-    upstream: dict[str, Any] = {**UPSTREAMS[0], "read_secnds": 3}
+    name = f"{FULL}-proxy-sidecar-configuration"
+    (upstream,) = read_configuration(TRIED, tmp_path, name).upstreams
+    assert (upstream.url, upstream.grpc) == ("http://127.0.0.1:8080", None)
+    (upstream,) = read_configuration(MATRIX["only sidecars"], tmp_path, name).upstreams
+    assert (upstream.url, upstream.grpc) == (None, "127.0.0.1:9000")
+    assert upstream.protocols == ("v2-grpc",)
+    misspelt = {"enabled": True, "upstreams": [{**UPSTREAMS[0], "read_secnds": 3}]}
     with pytest.raises(WrongConfiguration, match="the nearest is read_seconds"):
-        read_configuration(
-            SERVERS | {"proxy": {"enabled": True, "upstreams": [upstream]}}, tmp_path
-        )
+        read_configuration(SERVERS | {"proxy": misspelt}, tmp_path)
 
 
 def test_it_never_learns_where_postgres_is_nor_the_apis_key() -> None:
@@ -124,7 +125,7 @@ def test_common_settings_reach_it_without_those_of_others() -> None:
     assert "QUERY_TIMEOUT_SECONDS" not in environment
 
 
-def test_spool_is_bounded_and_optional() -> None:
+def test_spool_and_grace_period_are_bounded() -> None:
     for mode in ("overflow", "off", False):
         spool = {"mode": mode, "bytes": 2097152}
         values = SERVERS | {"proxy": {"enabled": True, "upstreams": UPSTREAMS, "spool": spool}}
@@ -139,9 +140,7 @@ def test_spool_is_bounded_and_optional() -> None:
             # Over this limit the pod is evicted, with all waiting captures.
             limit = int(volumes["spool"]["emptyDir"]["sizeLimit"])
             assert limit > 2 * int(environment["PROXY_SPOOL_BYTES"])
-
-
-def test_grace_period_covers_calls_and_captures() -> None:
+    # the time to end covers calls and captures
     pod = render_pod_template(TRIED)["spec"]
     grace = float(read_settings(TRIED)["PROXY_GRACE_SECONDS"])
     before = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -177,7 +176,6 @@ def test_its_changes_only_replace_its_own_pods() -> None:
 
 
 def list_test_arguments(values: Values) -> list[str]:
-    """Return the arguments that `helm test` runs."""
     spec = select_pods(render_objects(values))[f"Pod/{FULL}-doctor"]
     return list(spec["spec"]["containers"][0]["args"])
 
@@ -231,15 +229,33 @@ def read_example_values(name: str) -> Values:
     return SERVERS | own
 
 
-def test_pod_with_it_is_valid_and_has_every_volume() -> None:
+def test_pod_with_it_is_valid_restricted_and_has_no_secrets() -> None:
     for row, values in SIDECARS.items():
         patch = render_patch(values)["spec"]
+        (container,) = patch["containers"]
         model = {"name": "model", "image": "model:1"}
-        check_fields([make_pod({**patch, "containers": [model, *patch["containers"]]})])
+        check_fields([make_pod({**patch, "containers": [model, container]})])
         volumes = {volume["name"] for volume in patch["volumes"]}
-        assert {mount["name"] for mount in patch["containers"][0]["volumeMounts"]} <= volumes, row
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes, row
         extra = {volume["name"] for volume in values.get("pods", {}).get("extraVolumes", ())}
         assert all(name.startswith("inference-store-") for name in volumes - extra), row
+        closed = container["securityContext"]
+        assert closed["runAsNonRoot"] is True, row
+        assert closed["runAsUser"] > 0, row
+        assert closed["seccompProfile"] == {"type": "RuntimeDefault"}, row
+        check_restricted(container)
+        assert all("value" not in variable for variable in container.get("env", ())), row
+        settings = read_settings(values, f"{FULL}-proxy-sidecar")
+        text = (json.dumps(render_patch(values)) + json.dumps(settings)).upper()
+        for word in ("POSTGRES", "API_TOKEN", "API-TOKEN", "DSN"):
+            assert word not in text, (row, word)
+        assert [str(port["containerPort"]) for port in container["ports"]] == [
+            settings[name] for name in ("PROXY_PORT", "PROXY_GRPC_PORT", "PROXY_ADMIN_PORT")
+        ], row
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["port"] == container["ports"][2]["name"], row
+        # The default of Kubernetes, if the pod has no grace period.
+        assert 5 + float(settings["PROXY_GRACE_SECONDS"]) + 10 <= 30, row
 
 
 def test_has_pull_secrets_and_is_a_native_sidecar_and_a_component_of_kustomize() -> None:
@@ -258,50 +274,9 @@ def test_has_pull_secrets_and_is_a_native_sidecar_and_a_component_of_kustomize()
     assert yaml.safe_load(patch["patch"])["spec"]["template"] == template
 
 
-def test_is_restricted_by_its_own_settings_and_has_no_secrets() -> None:
-    for row, values in SIDECARS.items():
-        (container,) = render_patch(values)["spec"]["containers"]
-        closed = container["securityContext"]
-        assert closed["runAsNonRoot"] is True, row
-        assert closed["runAsUser"] > 0, row
-        assert closed["seccompProfile"] == {"type": "RuntimeDefault"}, row
-        check_restricted(container)
-        assert all("value" not in variable for variable in container.get("env", ())), row
-        settings = read_settings(values, f"{FULL}-proxy-sidecar")
-        text = (json.dumps(render_patch(values)) + json.dumps(settings)).upper()
-        for word in ("POSTGRES", "API_TOKEN", "API-TOKEN", "DSN"):
-            assert word not in text, (row, word)
-
-
-def test_ports_probes_and_settings_agree() -> None:
-    for row, values in SIDECARS.items():
-        (container,) = render_patch(values)["spec"]["containers"]
-        environment = read_settings(values, f"{FULL}-proxy-sidecar")
-        assert [str(port["containerPort"]) for port in container["ports"]] == [
-            environment[name] for name in ("PROXY_PORT", "PROXY_GRPC_PORT", "PROXY_ADMIN_PORT")
-        ], row
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            assert container[probe]["httpGet"]["port"] == container["ports"][2]["name"], row
-        # The default of Kubernetes, if the pod has no grace period.
-        assert 5 + float(environment["PROXY_GRACE_SECONDS"]) + 10 <= 30, row
-
-
-def test_product_accepts_its_configuration(tmp_path: Path) -> None:
-    name = f"{FULL}-proxy-sidecar-configuration"
-    (upstream,) = read_configuration(MATRIX["trying out with a proxy"], tmp_path, name).upstreams
-    assert (upstream.url, upstream.grpc) == ("http://127.0.0.1:8080", None)
-    (upstream,) = read_configuration(MATRIX["only sidecars"], tmp_path, name).upstreams
-    assert (upstream.url, upstream.grpc) == (None, "127.0.0.1:9000")
-    assert upstream.protocols == ("v2-grpc",)
-
-
-def test_disables_service_links_if_their_names_are_settings() -> None:
-    values = MATRIX["trying out with a proxy"]
-    assert "enableServiceLinks" not in render_patch(values)["spec"]
-    assert render_patch(values, "inference-store")["spec"]["enableServiceLinks"] is False
-
-
-def test_pod_monitor_selects_it_by_its_label() -> None:
+def test_pod_monitor_selects_it_and_links_that_would_be_settings_are_disabled() -> None:
+    assert "enableServiceLinks" not in render_patch(TRIED)["spec"]
+    assert render_patch(TRIED, "inference-store")["spec"]["enableServiceLinks"] is False
     values = MATRIX["only sidecars"]
     (monitor,) = select_kind(render_objects(values), "PodMonitor").values()
     assert monitor["spec"]["selector"]["matchLabels"] == render_patch(values)["metadata"]["labels"]
@@ -347,9 +322,7 @@ def test_examples_agree_with_the_chart() -> None:
         assert "inference-store/proxy: sidecar" in (EXAMPLES / f"{name}.yaml").read_text()
         pod.pop("model", None)  # an addition of KServe
         check_fields([make_pod(pod)])
-
-
-def test_service_of_the_example_leads_to_the_proxy() -> None:
+    # the Service of the Deployment leads to the proxy
     deployment, service = read_example("deployment")
     check_fields([deployment, service])
     own = render_patch(read_example_values("deployment"))["spec"]["containers"][0]
@@ -359,14 +332,11 @@ def test_service_of_the_example_leads_to_the_proxy() -> None:
     assert service["spec"]["selector"].items() <= labels.items()
 
 
-def test_kserve_example_has_the_required_name_and_port() -> None:
+def test_examples_have_the_names_that_kserve_and_seldon_require() -> None:
     (service,) = read_example("kserve")
     (container,) = service["spec"]["predictor"]["containers"]
     assert container["name"] == "transformer-container"
     assert container["ports"][0]["containerPort"] == 8090
-
-
-def test_seldon_example_has_the_required_names() -> None:
     (seldon,) = read_example("seldon")
     (predictor,) = seldon["spec"]["predictors"]
     called = predictor["graph"]["name"]

@@ -55,7 +55,6 @@ def break_promise(promise: dict[str, str], services: Path) -> None:
 
 
 def is_seen(promise: dict[str, str]) -> bool:
-    """Return whether the test fails, and print it."""
     with tempfile.TemporaryDirectory(prefix="inference-store-mutant-") as folder:
         services = Path(folder, "services")
         ignored = shutil.ignore_patterns("__pycache__")

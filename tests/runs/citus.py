@@ -7,7 +7,7 @@ Citus that is installed with Postgres or that FOLDER/build.sh installs. FOLDER m
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.servers.citus import find_citus
@@ -38,11 +38,11 @@ SELECTED: Mapping[str, str] = {
 }
 
 
-def main(arguments: Sequence[str], find: Callable[[], Path] = find_citus) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the selected tests on Citus; without one, print the reason and return 0."""
     folder, *command = arguments
     try:
-        cluster = os.environ.get(TEST_CITUS) or _prepare_own(folder, find)
+        cluster = os.environ.get(TEST_CITUS) or _prepare_own(folder)
     except MissingServer as missing:
         print(f"NOT RUN on Citus: {missing}, and {TEST_CITUS} names no cluster.")
         return 0
@@ -53,12 +53,12 @@ def main(arguments: Sequence[str], find: Callable[[], Path] = find_citus) -> int
     return subprocess.run([*command, *tests], env=environment, check=False).returncode
 
 
-def _prepare_own(folder: str, find: Callable[[], Path]) -> str:
+def _prepare_own(folder: str) -> str:
     """Install Citus if FOLDER has a build.sh. Raises MissingServer if there is still none."""
     build = Path(folder) / "build.sh"
     if folder and build.exists():
         subprocess.run([build], check=True)
-    find()
+    find_citus()
     return OWN_CITUS
 
 

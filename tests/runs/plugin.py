@@ -111,7 +111,7 @@ _GROUP = "servers-of-"
 GROUP_SUFFIX = f"@{_GROUP}"
 """The text that is added to the id of a test, before the group's name."""
 
-_FILES = {"tests.servers.secured_fixtures": "secured", "tests.upstreams.fixtures": "upstreams"}
+_FILES = {"tests.servers.secured": "secured", "tests.upstreams.fixtures": "upstreams"}
 """Modules of fixtures whose servers last for a session, with the group of their users."""
 
 

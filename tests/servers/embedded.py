@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from inference_store.local.folder import LocalFolder
-from inference_store.local.servers import find_library, start_s3
+from inference_store.local.servers import _load_library, find_library, start_s3
 
 from .kafka import Kafka
 from .minio import S3
@@ -27,6 +27,7 @@ class EmbeddedKafka(Kafka):
 
     def __init__(self) -> None:
         self._library = _load_library(find_library())
+        self._library.rd_kafka_destroy.argtypes = (ctypes.c_void_p,)
         super().__init__("")
 
     def __enter__(self) -> Self:
@@ -59,24 +60,6 @@ class EmbeddedKafka(Kafka):
 
     def delete_topic(self, name: str) -> None:
         raise NotImplementedError("the embedded broker deletes no topics")
-
-
-def _load_library(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
-    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
-    for name, result, arguments in (
-        ("rd_kafka_conf_new", pointer, ()),
-        ("rd_kafka_new", pointer, (number, pointer, text, ctypes.c_size_t)),
-        ("rd_kafka_destroy", None, (pointer,)),
-        ("rd_kafka_mock_cluster_new", pointer, (pointer, number)),
-        ("rd_kafka_mock_cluster_destroy", None, (pointer,)),
-        ("rd_kafka_mock_cluster_bootstraps", text, (pointer,)),
-        ("rd_kafka_mock_topic_create", number, (pointer, text, number, number)),
-        ("rd_kafka_mock_group_initial_rebalance_delay_ms", None, (pointer, ctypes.c_int32)),
-    ):
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
 
 
 class EmbeddedS3(S3):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.chart.rendering import find_helm
 from tests.readers.environment import find_readers, find_ultralytics
 from tests.upstreams.asking import find_curl
 from tests.upstreams.environment import find_upstreams
@@ -32,6 +33,7 @@ _MARKS = {
     "real_readers": ("readers", find_readers, ""),
     "real_ultralytics": ("ultralytics", find_ultralytics, ""),
     "real_curl": ("curl", find_curl, ""),
+    "real_helm": ("helm", find_helm, ""),
 }
 
 

@@ -136,14 +136,10 @@ class PostgresServer(Server, Postgres):
         return self._run(command + options, user=self.user)
 
     def give_folder(self, path: Path) -> None:
-        if self.user:
-            for item in (path, *path.rglob("*")):
-                shutil.chown(item, self.user)
-            shutil.chown(self.folder, self.user)
+        self._give_files(path, *path.rglob("*"), self.folder)
 
     def _initialise(self, data: Path) -> None:
-        if self.user:
-            shutil.chown(self.folder, self.user)
+        self._give_files(self.folder)
         command = [str(self._binaries / "initdb"), "-D", str(data), "-U", "postgres"]
         command += ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", *self._initdb]
         process = self._run(command, user=self.user)

@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import urllib3
 from minio import Minio
 
 from .certificates import Authority, Pair
 from .issuer import CLIENT, SECRET, Issuer
-from .kafka import KafkaServer
-from .minio import MinioServer
+from .kafka import KafkaServer, find_kafka
+from .minio import MinioServer, find_minio
+from .missing import demand
 from .ports import free_port
-from .postgres import PostgresServer
+from .postgres import PostgresServer, find_postgres
 from .waiting import wait_until
 
 USER, PASSWORD = "alice", "correct-horse"
@@ -228,3 +230,45 @@ class Standby(PostgresServer):
             yield
         finally:
             self.execute("SELECT pg_wal_replay_resume()")
+
+
+# They are shared by a session. Mark their tests `real_kafka` and `real_minio`.
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority that signs the certificates of the secured servers."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Another authority, which signed none of them."""
+    return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
+
+
+@pytest.fixture(scope="session")
+def issuer() -> Iterator[Issuer]:
+    with Issuer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def secured_postgres(authority: Authority) -> Iterator[SecuredPostgres]:
+    demand("postgres", find_postgres)
+    with SecuredPostgres(authority) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secured_kafka(authority: Authority, issuer: Issuer) -> Iterator[SecuredKafka]:
+    demand("kafka", find_kafka)
+    with SecuredKafka(authority, issuer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secured_minio(authority: Authority, issuer: Issuer) -> Iterator[SecuredMinio]:
+    demand("minio", find_minio)
+    with SecuredMinio(authority, issuer) as server:
+        yield server

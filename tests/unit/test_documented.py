@@ -96,9 +96,8 @@ def test_every_file_that_a_page_names_exists() -> None:
 
 # The glossary is a sorted table, and its names are those of the API.
 GLOSSARY = (REFERENCE / "glossary.md").read_text()
-# Routes, schemas and fields; and the types of errors, which the OpenAPI does not list.
+# Routes, schemas and fields; the types of errors are not in it.
 API = (REFERENCE / "openapi.json").read_text()
-ERROR_NAMES = (REFERENCE / "errors.md").read_text()
 
 
 def test_terms_are_sorted_and_name_what_the_api_has() -> None:
@@ -110,7 +109,7 @@ def test_terms_are_sorted_and_name_what_the_api_has() -> None:
     assert not [term for term, meaning, _ in rows if not meaning.endswith(".")]
     for name in (name for *_, cell in rows for name in re.findall(r"`([^`]+)`", cell)):
         written = name if name.startswith("/") else f'"{name}"'
-        assert written in API or f"## {name}\n" in ERROR_NAMES or f"/{name}" in API, name
+        assert written in API or f"## {name}\n" in ERRORS or f"/{name}" in API, name
 
 
 # The tables of the docs that are lists of the code are as the code makes them.
@@ -137,7 +136,6 @@ def test_tables_are_those_of_the_code_whole_and_on_one_page() -> None:
 
 # The fields that a producer may add to an event reach the index, filters, answers and docs.
 
-_PRODUCE = Path(__file__).parents[2] / "docs" / "how-to" / "produce.md"
 # The registration stores the first two.
 _COLUMNS = {field.name for field in fields(Extras)} - {"project_id", "model_name"}
 _NO_PROPERTY = {"capture_id"}
@@ -150,8 +148,7 @@ def test_a_field_of_the_event_is_in_columns_answers_and_docs() -> None:
     assert set(PROPERTIES) >= _COLUMNS - _NO_PROPERTY, "give the column a `doc`"
     shown_names = {_SHOWN_AS.get(name, name) for name in _COLUMNS}
     assert shown_names <= set(ShownInference.model_fields), "see api/inference_models.py"
-    page = _PRODUCE.read_text()
-    event = page[page.index("## The event") : page.index("## Sidecars")]
+    event = PRODUCE[PRODUCE.index("## The event") : PRODUCE.index("## Sidecars")]
     assert not [name for name in FIELDS if not re.search(rf'["`]{name}["`]', event)]
 
 
@@ -187,7 +184,6 @@ _LOADED = re.compile(
 
 
 def build_site(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """Build a site as `make docs` does."""
     options = ["-q", "-W", "-E", "-d", str(target.with_name("doctrees"))]
     command = [sys.executable, "-m", "sphinx", *options, str(source), str(target)]
     return subprocess.run(command, check=False, capture_output=True, text=True)
@@ -201,7 +197,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_loads_nothing_from_another_host(site: Path) -> None:
+def test_loads_nothing_from_another_host_and_runs_what_the_policy_allows(site: Path) -> None:
     files = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
     assert len(files) > 20
     assert not [path for path in files if _LOADED.search(path.read_text())]
@@ -211,9 +207,15 @@ def test_loads_nothing_from_another_host(site: Path) -> None:
         "@font-face { src: url(https://elsewhere.example/a.woff2) }",
     ):
         assert _LOADED.search(text)
+    for path in site.rglob("*.html"):
+        page = path.read_text()
+        for script in re.findall(r"<script>(.*?)</script>", page, re.DOTALL):
+            digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in DOCS_POLICY, path
+        assert not re.search(r"<[^>]+\son[a-z]+=", page), path
 
 
-def test_every_page_has_a_name_and_is_reached(site: Path) -> None:
+def test_every_page_has_a_name_and_is_reached_and_every_error_its_anchor(site: Path) -> None:
     """The api finds a page without its folder, since errors link to `/docs/errors`."""
     names = [path.name for path in (ROOT / "docs").glob("*/*.md")]
     assert len(set(names)) == len(names)
@@ -224,9 +226,6 @@ def test_every_page_has_a_name_and_is_reached(site: Path) -> None:
     ]
     start = (ROOT / "docs" / "index.md").read_text()
     assert sorted(re.findall(r"^- \[.*?\]\((.*?)\): ", start, re.MULTILINE)) == _PAGES
-
-
-def test_every_type_of_error_has_its_anchor(site: Path) -> None:
     page = (site / "reference" / "errors.html").read_text()
     assert not [kind.type for kind in list_kinds() if f'id="{kind.type}"' not in page]
 
@@ -235,12 +234,3 @@ def test_a_build_of_the_package_needs_what_the_locks_have() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
     assert project["build-system"]["requires"] == sorted(groups["build"] + groups["docs"])
-
-
-def test_the_policy_allows_every_script_of_a_page(site: Path) -> None:
-    for path in site.rglob("*.html"):
-        page = path.read_text()
-        for script in re.findall(r"<script>(.*?)</script>", page, re.DOTALL):
-            digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-            assert f"'sha256-{digest}'" in DOCS_POLICY, path
-        assert not re.search(r"<[^>]+\son[a-z]+=", page), path

@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 
-import inference_store
 from inference_store.api.answer import list_kinds
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.e2e.faults.deletion.test_kills import DELETION_FAILPOINTS
@@ -23,8 +22,9 @@ from tests.integration.operations.reconcile.test_orphans import ORPHAN_FAILPOINT
 from tests.integration.operations.reconcile.test_rebuild import REBUILD_FAILPOINTS
 from tests.integration.retention.test_exports import EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS
 
-SERVICES = Path(__file__).parents[2] / "services" / "inference_store"
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+SERVICES = ROOT / "services" / "inference_store"
+TESTS = ROOT / "tests"
 FILES = sorted(SERVICES.rglob("*.py"))
 HOMES = {
     "aiokafka": {
@@ -124,7 +124,7 @@ def list_faces(path: Path) -> set[str]:
 
 
 def test_rooms_import_only_the_faces_that_the_docs_list() -> None:
-    page = (SERVICES.parents[1] / "docs" / "explanation" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     table = page.split("| room | modules that other rooms import |\n|---|---|\n")[1]
     listed = set()
     for row in table.partition("\n\n")[0].splitlines():
@@ -143,7 +143,6 @@ def test_rooms_import_only_the_faces_that_the_docs_list() -> None:
 # Python before 3.11.5 backtracks wrongly within them (CPython gh-106052): what should match does
 # not, in silence, and Debian 12 has Python 3.11.2.
 
-ROOT = Path(__file__).parents[2]
 # `++` is one behind what can be repeated: a class, a group, a dot or an escape, as in `\w++`.
 POSSESSIVE = re.compile(r"(?<!\\)(?:[*?}]|[\]).]\+|\\\w\+)\+|\(\?>")
 
@@ -173,7 +172,7 @@ CHAINS = [
 
 def test_each_failpoint_is_listed_and_killed_at() -> None:
     passed = set()
-    for path in Path(inference_store.__file__).parent.rglob("*.py"):
+    for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if getattr(getattr(node, "func", None), "id", "") in {"failpoint", "failpoint_of_task"}:
                 arguments = getattr(node, "args", ())
@@ -183,7 +182,6 @@ def test_each_failpoint_is_listed_and_killed_at() -> None:
 
 
 # Every name in the words of a refusal is one that its reader knows.
-SERVICE_FOLDER = ROOT / "services" / "inference_store"
 OPENAPI = ROOT / "docs" / "reference" / "openapi.json"
 
 
@@ -203,7 +201,7 @@ def _iterate_names(schema: Any) -> Iterator[str]:
 def _iterate_refusals() -> Iterator[tuple[str, str]]:
     """Yield the words of each refusal in the services, with its place."""
     kinds = {"Fault", "Refusal", *(kind.__name__ for kind in list_kinds())}
-    for path in sorted(SERVICE_FOLDER.rglob("*.py")):
+    for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(func=ast.Name(id=name)) if name in kinds:

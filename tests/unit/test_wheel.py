@@ -39,7 +39,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def find_files(folder: Path) -> set[str]:
-    """Return the paths of the files below a folder, relative to it."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 

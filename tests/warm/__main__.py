@@ -15,7 +15,6 @@ import select
 import signal
 import socket
 import sys
-from importlib import import_module
 from typing import Any, NoReturn
 
 from inference_store.cli.main import COMMANDS, import_command
@@ -25,12 +24,10 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-def main(path: str, *more: str) -> None:
-    """Import all commands and `more` modules, and serve until killed."""
+def main(path: str) -> None:
+    """Import all commands, and serve until killed."""
     for name in COMMANDS.keys() - {"demo"}:
         import_command(name)
-    for module in more:
-        import_module(module)
     gc.collect()
     gc.freeze()  # else the first collection in each process would copy every page
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who watch: no zombies
@@ -100,4 +97,4 @@ def _run(request: dict[str, Any], files: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -23,6 +23,8 @@ COLD = "INFERENCE_STORE_TEST_COLD"
 """The variable that has a process start as a user's does: each one of a run, or one in whose own
 environment it is."""
 
+_CLI = "inference_store.cli.main"
+
 
 @contextmanager
 def running_warm() -> Iterator[str]:
@@ -147,15 +149,14 @@ def start_module(
     )
 
 
-def run_module(
-    module: str,
-    *arguments: str,
+def run_command(
+    *words: str,
     environment: Mapping[str, str],
     folder: Path | None = None,
     seconds: float = 120.0,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `python -m module` to its end, as `subprocess.run` with its output captured would."""
-    command, warm = [sys.executable, "-m", module, *arguments], find_warm(environment)
+    """Run `inference-store` to its end, as `subprocess.run` with its output captured would."""
+    command, warm = [sys.executable, "-m", _CLI, *words], find_warm(environment)
     if warm is None:
         return subprocess.run(
             command,
@@ -169,8 +170,8 @@ def run_module(
     with tempfile.TemporaryDirectory() as made:
         output, error = Path(made, "output"), Path(made, "error")
         process = WarmProcess(
-            module,
-            arguments,
+            _CLI,
+            words,
             warm=warm,
             output=output,
             error=error,
@@ -184,21 +185,3 @@ def run_module(
             raise
         code = 128 - code if code > 128 else code
         return subprocess.CompletedProcess(command, code, output.read_text(), error.read_text())
-
-
-def run_command(
-    name: str,
-    *arguments: str,
-    environment: Mapping[str, str],
-    folder: Path | None = None,
-    seconds: float = 120.0,
-) -> "subprocess.CompletedProcess[str]":
-    """Run `inference-store name` to its end."""
-    return run_module(
-        "inference_store.cli.main",
-        name,
-        *arguments,
-        environment=environment,
-        folder=folder,
-        seconds=seconds,
-    )

@@ -176,7 +176,8 @@ async def _prove(
     for proof in proofs:
         print(json.dumps(proof.format(uid)))
     holding = [proof for proof in proofs if proof.holds]
-    print(f"{uid} is proved to be in {counted(len(holding), 'certificate')}.", file=sys.stderr)
+    number = counted(len(holding), "certificate")
+    _say(f"{uid} is {f'proved to be in {number}' if holding else 'in no certificate'}.")
     return 0 if proofs and len(holding) == len(proofs) else 1
 
 
@@ -227,10 +228,11 @@ async def _verify_certificates(
         wrong += 1
         print(failure)
     end = verification.chain.end
+    head = f"head {end.number} {end.hash.hex()}" if end.number else "no head"
     _say(
         f"{counted(verification.certificates, 'certificate')} over"
-        f" {counted(verification.leaves, 'entry', 'entries')}, head {end.number}"
-        f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}."
+        f" {counted(verification.leaves, 'entry', 'entries')}, {head}:"
+        f" {counted(wrong, 'fault') if wrong else 'all as it was signed'}."
     )
     for number, key in verification.restarts:
         _say(f"The chain restarts at {number} with key {key}, which no key before has signed.")

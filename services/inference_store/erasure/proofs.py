@@ -380,7 +380,7 @@ class Verification:
             else:
                 is_foreign = True
         if not count:
-            reason = "is missing in the bucket: nothing tells whether a tail was cut"
+            reason = "has no signed version in the bucket: nothing tells whether a tail was cut"
             yield _fail(None, f"{head.key} {reason}")
             return
         if is_foreign:

@@ -64,15 +64,16 @@ async def delete_rows(
 ) -> int:
     """Delete the rows and the marks of what is erased, count them, and return how many marks.
 
-    `versions` and `bytes` went with the objects; if `bytes` is 0, the sizes in the rows count.
+    `versions` and `bytes` went with the objects; if `bytes` is 0, the inputs' sizes in the rows count.
     `whole_span`: the partitions are about to be dropped. Then only the parents' rows are deleted,
     which show the progress; what they were is recorded as a list, not by tombstones.
     """
     total, deleted_bytes = 0, bytes
     deleted_rows: Counter[str] = Counter()
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
-        if objects and not bytes:
-            sizes = select(func.sum(inference.c.data_size)).where(among(inference, model, uids))
+        if objects and not bytes and stored_erasure.scope != "response":
+            there = among(inference, model, uids), inference.c.data_deleted_at.is_(None)
+            sizes = select(func.sum(inference.c.data_size)).where(*there)
             deleted_bytes += int(await connection.scalar(sizes) or 0)
         if stored_erasure.scope != "inference":
             await delete_part(connection, model, uids, stored_erasure.scope)

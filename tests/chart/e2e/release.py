@@ -10,8 +10,7 @@ from typing import Any
 
 from tests.servers.waiting import wait_until
 
-from .cluster import Cluster, list_values
-from .images import CHART
+from .cluster import CHART, Cluster, list_values
 
 NAMESPACE = "inference-store-e2e"
 NAME = "store"
@@ -56,7 +55,6 @@ class Release:
         return self._run_and_wait("upgrade", str(CHART), "--wait-for-jobs", *chosen)
 
     def rollback(self, revision: str) -> float:
-        """Roll back to a revision; return the seconds."""
         return self._run_and_wait("rollback", revision)
 
     def _run_and_wait(self, command: str, *arguments: str) -> float:
@@ -75,7 +73,6 @@ class Release:
         return self.kubectl(*command, text=script or _CLIENT.read_text()).strip()
 
     def api(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Send a request to the Service of the api; return status and body."""
         text = [] if body is None else [json.dumps(body)]
         answer = json.loads(self.client("api", method, path, *text))
         return int(answer["status"]), answer["body"]

@@ -42,7 +42,6 @@ VALUES = {
     },
     "settings": {
         "PROXY_REPORT_SECONDS": 2,
-        # on this node there may be no CPU left at the lowest priority
         # on this node a query is slow, and still has to complete
         "QUERY_TIMEOUT_SECONDS": 60,
     },

@@ -95,6 +95,6 @@ async def test_each_reader_reads_the_same(
         await write_query(http, arrow, "application/vnd.apache.arrow.stream")
         arguments = (str(arrow), str(http.base_url), "model")
         tables = await asyncio.to_thread(read, "read_tables.py", *arguments, home=tmp_path)
-    assert len(tables) == 7
+    assert len(tables) == 5
     for reader, rows in tables.items():
         check_arrow(reader, rows)

@@ -1,8 +1,6 @@
 """Datasets from the real api and a real bucket."""
 
 import json
-from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +8,15 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.objects import Blobs
-from inference_store_client import Forbidden
-from inference_store_client.datasets import FORMATS
-from tests.both_clients import Client
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_pictures import DETECTIONS, MODEL, store_pictures
-from tests.settings import TOKEN
 
 from .istore import Istore
 
 
 def load(folder: Path) -> Any:
     return json.loads((folder / "annotations.json").read_text())
-
-
-def list_names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 @pytest.fixture(autouse=True)
@@ -52,21 +42,3 @@ async def test_from_the_command_line(make_app: MakeApp, tmp_path: Path) -> None:
     assert "exists: remove it" in again.stderr
     assert "no columns" in wrong.stderr
     assert "remove" in forced.stderr
-
-
-async def test_it_needs_the_rights_to_export_and_to_read_inputs(
-    make_app: MakeApp, both: Client, tmp_path: Path
-) -> None:
-    async with AsyncExitStack() as stack:
-        app = make_app(auth="on", api_token=TOKEN)
-        url = str((await stack.enter_async_context(serve_app(app))).base_url)
-        owner = await stack.enter_async_context(both.open_store(url, TOKEN))
-        for rights, missing in ((["read", "export"], "read_inputs"), (["read"], "export")):
-            body = {"name": missing, "grants": [{"rights": rights}]}
-            key = await both.ask(partial(owner.request, "POST", "/v1/keys", body=body))
-            store = await stack.enter_async_context(both.open_store(url, key["key"]))
-            inferences = store.model(MODEL).inferences()
-            for name in FORMATS:
-                with pytest.raises(Forbidden, match=missing):
-                    await both.ask(partial(inferences.to_dataset, name, tmp_path / "street"))
-    assert not list_names(tmp_path)

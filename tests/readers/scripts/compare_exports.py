@@ -194,8 +194,6 @@ def compare_plain(left: Any, right: Any, *, is_csv: bool) -> bool:
         return Decimal(repr(right)) == Decimal(left)
     if not is_csv or isinstance(left, str):
         return bool(left == right) or (is_csv and read_time(left) == read_time(right) is not None)
-    if isinstance(left, list):
-        return bool(json.loads(right, parse_float=Decimal) == left)
     return bool(json.loads(right, parse_float=Decimal) == left)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import duckdb
 import pandas
 import polars
 import pyarrow
@@ -24,23 +23,8 @@ def read_by_pyarrow(path: str) -> Any:
     return pyarrow.ipc.open_stream(path).read_all().to_pylist()
 
 
-def read_by_pandas(path: str) -> Any:
-    """Return the rows, with types of pandas that hold null."""
-    table = pyarrow.ipc.open_stream(path).read_all()
-    return _list_rows(table.to_pandas(types_mapper=pandas.ArrowDtype))
-
-
 def read_by_polars(path: str) -> Any:
     return polars.read_ipc_stream(path).to_dicts()
-
-
-def read_by_duckdb(path: str) -> Any:
-    """Return the rows of an Arrow stream that DuckDB has been through."""
-    table = pyarrow.ipc.open_stream(path).read_all()
-    connection = duckdb.connect()
-    connection.register("answer", table)
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection.sql("SELECT * FROM answer").to_arrow_table().to_pylist()
 
 
 def _list_rows(frame: pandas.DataFrame) -> Any:
@@ -64,9 +48,7 @@ def _make_plain(value: Any) -> Any:
 
 _OF_ARROW: Final[dict[str, Callable[[str], Any]]] = {
     "pyarrow": read_by_pyarrow,
-    "pandas": read_by_pandas,
     "polars": read_by_polars,
-    "duckdb": read_by_duckdb,
 }
 
 

@@ -2,19 +2,17 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import httpx
 
+from inference_store_client.values.exports import ExportFields
+
 EXPORT: Final = "019ac3f2-7c00-8123-9abc-000000000001"
 _LINK: Final = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Signature=0"
-_NOTHING: Final = (
-    *("filter", "since", "until", "started_at", "finished_at", "error", "retry_at", "erased_by"),
-)
-_COUNTS: Final = (
-    *("members", "parts", "parts_written", "rows", "bytes", "gone", "missing"),
-    *("parts_deleted", "inferences_deleted"),
-)
+_EMPTY: Final[dict[str, Any]] = {
+    name: 0 if hint is int else None for name, hint in get_type_hints(ExportFields).items()
+}
 
 
 def make_export(state: str, **changes: Any) -> httpx.Response:
@@ -30,8 +28,7 @@ def make_export(state: str, **changes: Any) -> httpx.Response:
         "expires_at": "2026-11-08T00:00:00Z",
         "downloads": [],
     }
-    empty = dict.fromkeys(_NOTHING) | dict.fromkeys(_COUNTS, 0)
-    return httpx.Response(200, json={**empty, **known, **changes})
+    return httpx.Response(200, json={**_EMPTY, **known, **changes})
 
 
 def make_part(number: int, content: bytes | None, state: str = "removed") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from inference_store_client.question import Question
 from inference_store_client.requests import Request
 from inference_store_client.settings import ClientSettings, Retries
 from inference_store_client.transport import Jobs, Response, Transport
-from tests.both_clients import make_item
+from tests.both_clients import make_item, make_page
 
 Line = dict[str, Any]
 Pieces = Iterator[bytes | ConnectionFailed]
@@ -96,8 +96,7 @@ class FakeStore:
 
     def _encode_page(self, begin: int) -> bytes:
         items = [make_item(number) for number in range(begin, self.count)][:50] or self.arrivals
-        page = {"items": items, "next": None, "searched_back_to": None, "warnings": []}
-        return json.dumps(page).encode()
+        return make_page(*items).content
 
     def encode(self, begin: int) -> bytes:
         """Return the lines after the first `begin` inferences."""

@@ -5,6 +5,7 @@ import inspect
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -43,7 +44,7 @@ from inference_store_client.settings import DEFAULT_RETRIES, read_retry_after
 from inference_store_client.tables import Rows
 from inference_store_client.values.answers import Page
 from inference_store_client.values.models import Registration
-from tests.both_clients import Client, Recorded, make_item, make_problem
+from tests.both_clients import Client, Recorded, make_item, make_page, make_problem
 
 _PATH = "/v1/models/hallway%2Fdetector/inferences"
 _COUNT = {"count": 17, "warnings": []}
@@ -55,10 +56,8 @@ def answer(body: Any, status: int = 200, **headers: str) -> httpx.Response:
     return httpx.Response(status, json=body, headers=headers)
 
 
-def make_page(*numbers: int, next: str | None = None, **changes: Any) -> httpx.Response:
-    items = [make_item(number) for number in numbers]
-    body = {"items": items, "next": next, "searched_back_to": None, "warnings": []}
-    return answer(body | changes)
+def page_of(*numbers: int, next: str | None = None) -> httpx.Response:
+    return make_page(*map(make_item, numbers), next=next)
 
 
 def ask_count(store: Any) -> Callable[[], Any]:
@@ -89,7 +88,7 @@ async def test_a_count_is_one_request_of_a_client_that_stays_open(client: Client
 
 
 async def test_pages_go_on_to_the_end_and_the_first_is_looked_for_there(client: Client) -> None:
-    recorded = Recorded([make_page(1, 2, next="a"), make_page(next="b"), make_page(3)])
+    recorded = Recorded([page_of(1, 2, next="a"), page_of(next="b"), page_of(3)])
     store = client.make_answered(recorded)
     pages = await client.list(lambda: store.model("m").inferences("n > 1").pages(2))
     assert [[item.inference_id for item in page.items] for page in pages] == [
@@ -100,7 +99,7 @@ async def test_pages_go_on_to_the_end_and_the_first_is_looked_for_there(client: 
     bodies = [json.loads(request.content) for request in recorded.requests]
     assert [body.get("cursor") for body in bodies] == [None, "a", "b"]
     assert all(body["limit"] == 2 and body["filter"] == "n > 1" for body in bodies)
-    recorded = Recorded([make_page(next="a"), make_page(7), make_page()])
+    recorded = Recorded([page_of(next="a"), page_of(7), page_of()])
     inferences = client.make_answered(recorded).model("m").inferences()
     assert (await client.ask(inferences.first)).inference_id == "frame-7"
     assert await client.ask(inferences.first) is None
@@ -149,7 +148,7 @@ async def test_an_address_where_nothing_has_answered_is_given_up_at_once(client:
 
 
 async def test_a_question_is_narrowed_step_by_step(client: Client) -> None:
-    recorded = Recorded([make_page(1, 2), make_page(3, 4, next="a"), make_page(5), make_page(1)])
+    recorded = Recorded([page_of(1, 2), page_of(3, 4, next="a"), page_of(5), page_of(1)])
     inferences = client.make_answered(recorded).model("m").inferences(meta.n > 1)
     narrowed = inferences.filter(meta.n < 9).sort("-n")
     assert [item.inference_id for item in await client.ask(narrowed.head)] == ["frame-1", "frame-2"]
@@ -173,7 +172,7 @@ async def test_a_question_is_narrowed_step_by_step(client: Client) -> None:
 
 async def test_a_limit_counts(client: Client) -> None:
     """A few are read, so that nothing counts the others; many are counted."""
-    recorded = Recorded([make_page(1, 2, next="a"), make_page(3), make_page(4), answer(_COUNT)])
+    recorded = Recorded([page_of(1, 2, next="a"), page_of(3), page_of(4), answer(_COUNT)])
     inferences = client.make_answered(recorded).model("m").inferences()
     assert await client.ask(inferences.sort("-n").limit(3).count) == 3
     assert await client.ask(inferences.sample(50, seed=2).count) == 1
@@ -215,13 +214,12 @@ async def test_measures_are_rows(client: Client) -> None:
     for wrong in (lambda: inferences.aggregate("mean of x"), inferences.limit(5).aggregate):
         with pytest.raises(SettingsError):
             await client.ask(wrong)
-
-
-async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
+    # groups of a name with a dot
     key = {"metadata.site": "north", "metadata": {"site": "of another"}}
     group = {"key": key, "measures": {"mean(prediction.score)": 0.5}}
-    body = {"groups": [group], "others": {"groups": 0, "inferences": 0}}
-    recorded = Recorded([answer({**body, "approximate": False, "warnings": []})])
+    none_left_out = {"groups": 0, "inferences": 0}
+    more = {"groups": [group], "others": none_left_out, "warnings": []}
+    recorded = Recorded([answer(body | more)])
     grouped = client.make_answered(recorded).model("m").inferences().group_by("metadata.site")
     rows = await client.ask(lambda: grouped.aggregate("mean(prediction.score)"))
     columns = ["metadata.site", "mean(prediction.score)"]
@@ -230,19 +228,15 @@ async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
 
 
 async def test_lists_show_themselves(client: Client) -> None:
-    known = {"project_id": None, "name": "<b>", "task_type": None, "class_labels": ["a"]}
-    times = dict.fromkeys(("registered_at", "updated_at"), "2026-11-01T00:00:00Z")
-    more = {"output_mapping": None, "registered_by": "key:a", "revision": 1, "pending_move": None}
-    item = {"model_id": "m", **known, **times, **more}
+    item: dict[str, Any] = dict.fromkeys(each.name for each in fields(Registration))
+    item |= dict.fromkeys(("registered_at", "updated_at"), "2026-11-01T00:00:00Z")
+    item |= {"model_id": "m", "name": "<b>", "class_labels": ["a"], "registered_by": "key:a"}
+    item["revision"] = 1
     items = [item, item | {"model_id": "n", "output_mapping": {"boxes": "b"}}]
     moved = {"pending_move": {"from_project_id": None, "effective_at": "2026-11-01T00:00:00Z"}}
     bare = dict.fromkeys(("project_id", "name", "task_type")) | moved
-    recorded = Recorded(
-        [
-            *(answer({"items": listed, "next": None}) for listed in ([item | bare, item], items)),
-            make_page(1),
-        ]
-    )
+    lists = [answer({"items": each, "next": None}) for each in ([item | bare, item], items)]
+    recorded = Recorded([*lists, page_of(1)])
     store = client.make_answered(recorded)
     moving = await client.ask(store.models)
     assert "pending_move" not in repr(moving)
@@ -263,7 +257,7 @@ def test_the_length_of_a_question_is_its_count() -> None:
     assert inferences  # a question is true, and asks nothing for that
     recorded.answers.append(answer(_COUNT))
     assert len(inferences) == 17
-    recorded.answers += [make_page(1, 2, next="a") for _ in range(3)]
+    recorded.answers += [page_of(1, 2, next="a") for _ in range(3)]
     assert len(inferences.limit(2)) == 2
     assert len(list(inferences.limit(2))) == 2
     paths = [request.url.path.rpartition("/")[2] for request in recorded.requests]
@@ -326,9 +320,7 @@ async def test_any_route_is_asked_with_exact_numbers(client: Client) -> None:
         await client.ask(lambda: store.request("GET", "https://other.example/v1/me"))
 
 
-async def test_a_key_stays_at_its_origin(
-    client: Client,
-) -> None:
+async def test_a_key_stays_at_its_origin(client: Client) -> None:
     """Neither a link nor a redirect carries a key elsewhere, nor what else the client sends."""
     links = {"data": "https://bucket.example/x?signature=1", "response": None, "metadata": None}
     jpeg = httpx.Response(200, content=b"jpeg", headers={"Content-Type": "image/jpeg"})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO, StringIO
 from itertools import chain, repeat
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,10 +21,12 @@ from nanoarrow.ipc import StreamWriter
 from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
 from inference_store_client.columns import MessageDecoder, MessageKind, read_columns, stream_csv
+from inference_store_client.command_line.main import main
 from inference_store_client.previewing import MOST_PICTURES
 from inference_store_client.streaming import LineDecoder, Restart
-from inference_store_client.transport import iterate, run
-from tests.both_clients import Client, Recorded, make_item, make_problem
+from inference_store_client.transport import Response, iterate, run
+from tests import http_stub
+from tests.both_clients import Client, Recorded, make_item, make_page, make_problem
 
 from .datasets.fake_pictures import make_prediction
 from .fake_stream import QUESTION, FakeStore, cut_up
@@ -230,6 +233,31 @@ def test_warnings_are_warnings_of_python() -> None:
         assert "a remark" in str(warned[0].message)
 
 
+def test_a_file_of_the_command_line_is_whole_or_the_one_before(tmp_path: Path) -> None:
+    fakes = {
+        "frames.csv": make_csv(chain([600, 900], repeat(None)), is_silent=True),
+        "frames.arrow": make_store(chain([2_000, 3_000], repeat(None)), is_silent=True),
+        "frames.jsonl": FakeStore(9, chain([2_000, 3_000], repeat(None)), is_silent=True),
+    }
+    for name, fake in fakes.items():
+
+        def answer(request: Any, fake: FakeStore = fake) -> http_stub.Response:
+            response, pieces = fake.transport.answer(request)
+            return http_stub.Response(response.status, b"".join(pieces), "text/plain")  # type: ignore[arg-type]
+
+        with http_stub.serve_http(answer) as url:
+            words = ["export", "m", "-o", str(tmp_path / name), "--url", url]
+            assert main(words) == 0
+            fake.refusals.append(Response(403, content=make_problem(403).content))
+            assert main([*words, "--force"]) == 1
+    arrow, csv_file, lines = sorted(tmp_path.iterdir())
+    columns = {column.name: column.values for column in iterate_columns(arrow.read_bytes())}
+    assert [*columns["inference_id"]] == _EXPECTED
+    assert [*csv.reader(StringIO(csv_file.read_bytes().decode(), newline=""))] == _EXPECTED_CSV
+    ids = [json.loads(line)["inference_id"] for line in lines.read_text().splitlines()]
+    assert ids == [f"frame-{number}" for number in range(9)]
+
+
 async def test_an_extra_is_named_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded([])
     inferences = client.make_answered(recorded).model("m").inferences()
@@ -244,11 +272,6 @@ async def test_an_extra_is_named_first(client: Client, monkeypatch: pytest.Monke
 
 
 # What a notebook shows: bounded, escaped, and asked for only when it is shown.
-
-
-def make_page(*items: dict[str, Any]) -> httpx.Response:
-    body: dict[str, Any] = {"items": items, "next": None, "searched_back_to": None, "warnings": []}
-    return httpx.Response(200, json=body)
 
 
 def make_thumbnail(item: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -290,16 +313,13 @@ async def test_it_is_bounded_and_says_that_there_are_more(client: Client) -> Non
     assert len(json.loads(recorded.requests[1].content)["uids"]) == MOST_PICTURES
 
 
-async def test_an_error_is_shown_in_its_place(client: Client) -> None:
+async def test_an_error_is_shown_in_its_place_and_a_repr_asks_nothing(client: Client) -> None:
     recorded = Recorded([make_problem(422), make_page()])
     inferences = client.make_answered(recorded).model("m").inferences()
     assert "InvalidRequest: 422" in await client.ask(inferences.html)
     assert "No inference matches" in await client.ask(inferences.html)
-
-
-def test_a_repr_asks_nothing(client: Client) -> None:
-    recorded = Recorded([])
-    store = client.make_answered(recorded)
+    nothing = Recorded([])
+    store = client.make_answered(nothing)
     model = store.model("m")
     assert all(map(repr, (store, model, model.inferences("n > 1"), store.inferences())))
-    assert not recorded.requests
+    assert not nothing.requests

@@ -19,6 +19,7 @@ from inference_store_client.origin import Origin
 from inference_store_client.requests import make_path
 from inference_store_client.settings import find_settings
 from tests.both_clients import Client
+from tests.unit.test_wheel import build_wheel
 
 _FILED = 'url = "https://filed.example"\nkey = "filed-key"\n'
 _A, _B, _OF_FILE = "https://a.example", "https://b.example", "https://filed.example"
@@ -230,10 +231,7 @@ def test_the_wheel_holds_every_module_and_needs_httpx_alone(tmp_path: Path) -> N
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     # a copy: a build writes beside its source
     source = shutil.copytree(_ROOT / "client", tmp_path / "source", ignore=ignored)
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)]
-    subprocess.run([*command, *options], check=True)
-    [wheel] = tmp_path.glob("*.whl")
+    wheel = build_wheel(source, tmp_path)
     assert wheel.stat().st_size < 200_000
     with zipfile.ZipFile(wheel) as file:
         [described] = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]

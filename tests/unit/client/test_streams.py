@@ -1,10 +1,9 @@
-"""A stream is whole, each inference once and in order, or it is an error; arrivals are followed."""
+"""A stream is whole, each inference once and in order, or it is an error."""
 
 import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, product, repeat
-from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -17,17 +16,15 @@ from inference_store_client import (
     Unavailable,
     UnexpectedAnswer,
 )
-from inference_store_client.command_line.tail import Event, EventDecoder, follow
+from inference_store_client.command_line.tail import Event, EventDecoder
 from inference_store_client.decoding import decode
-from inference_store_client.errors import ConnectionFailed
 from inference_store_client.question import Question
-from inference_store_client.requests import Request, make_request
 from inference_store_client.streaming import LineDecoder, read_line, stream
 from inference_store_client.transport import Response, iterate
 from inference_store_client.values.inference import InferenceFields
 from tests.both_clients import make_problem
 
-from .fake_stream import CUT, QUESTION, FakeStore, FakeTransport, Line, Pieces, cut_up
+from .fake_stream import QUESTION, FakeStore, Line, cut_up
 
 
 def read(store: FakeStore, question: Question = QUESTION) -> list[str]:
@@ -159,37 +156,3 @@ def test_events_are_cut_whatever_the_pieces_are() -> None:
             Event("begin", {"at": "2026-11-01T00:00:00Z"}),
             Event("inferences", {"items": [], "more": False}),
         ], size
-
-
-def follow_all(
-    connections: list[Response | list[bytes | ConnectionFailed]],
-) -> tuple[list[str], int]:
-    """Return the names of the events until the store refuses, and how often it was waited."""
-
-    def answer(_: Request) -> tuple[Response, Pieces]:
-        connection = connections.pop(0)
-        return (
-            (connection, iter([]))
-            if isinstance(connection, Response)
-            else (Response(200), iter(connection))
-        )
-
-    transport = FakeTransport(answer)
-    names: list[str] = []
-    events = iterate(follow(transport, make_request("GET", "/v1/models/m/inferences/follow")))
-    with pytest.raises(Forbidden):
-        names.extend(map(attrgetter("name"), events))
-    return names, len(transport.waits)
-
-
-def test_arrivals_are_followed_until_the_store_refuses_or_stands_still() -> None:
-    end = b"event: end\ndata: " + refuse(403).content + b"\n\n"
-    names = ["begin", "inferences", "begin", "begin", "begin"]
-    followed = follow_all(
-        [[_BEGIN, _ARRIVED], [_BEGIN, CUT], [_BEGIN, _ARRIVED[:9], CUT], [_BEGIN, end]]
-    )
-    assert followed == (names, 2)
-    with pytest.raises(Unavailable):
-        follow_all([Response(503)] * 4)
-    with pytest.raises(ConnectionFailed):
-        follow_all([[]] * 4)

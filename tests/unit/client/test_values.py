@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -43,60 +43,33 @@ from inference_store_client.errors import NotIncluded, UnexpectedAnswer
 from inference_store_client.filters import Expression, encode_filter
 from inference_store_client.json_text import write_json
 from inference_store_client.values import answers, exports, inference, models, overview
-from inference_store_client.values.inference import InferenceFields, Urls, read_value
+from inference_store_client.values.inference import InferenceFields, read_value
 from tests.both_clients import make_item
 from tests.client_examples import EXAMPLES, SENTENCES, list_texts
 
 _FILE = Path(__file__).parents[3] / "docs" / "reference" / "openapi.json"
 SCHEMAS: dict[str, Any] = json.loads(_FILE.read_text())["components"]["schemas"]
-KINDS: dict[str, type[Any]] = {
-    "Problem": answers.Problem,
-    "ProblemError": answers.Fault,
-    "InferenceDetail": InferenceFields,
-    "StreamedInference": InferenceFields,
-    "MetadataEntry": inference.MetadataEntry,
-    "Prediction": inference.Prediction,
-    "Urls": Urls,
-    "InferenceCount": answers.InferenceCount,
-    "InferencePage": answers.Page,
-    "StreamEnd": answers.StreamEnd,
-    "ResolvedTime": answers.ResolvedTime,
-    "Registration": models.Registration,
-    "PendingMove": models.PendingMove,
-    "OutputMapping": models.OutputMapping,
-    "MetadataKey": models.MetadataKey,
-    "SeenType": models.SeenType,
-    "Aggregate": answers.Aggregate,
-    "Overview": overview.Overview,
-    "OverviewBar": overview.OverviewBar,
-    "Latency": overview.Latency,
-    "LabelCount": overview.LabelCount,
-    "ScoreBin": overview.ScoreBin,
-    "CaptureProblem": overview.CaptureProblem,
-    "Group": answers.Group,
-    "OmittedGroups": answers.OmittedGroups,
-    "RetentionExplanation": exports.Retention,
-    "PendingRule": exports.PendingDecision,
-    "DecidedBy": exports.DecidedBy,
-    "Limit": exports.Limit,
-    "HeldBy": exports.HeldBy,
-    "Erasure": exports.Erasure,
-    "Progress": exports.Progress,
-    "BlockedObject": exports.Obstacle,
-    "Caller": answers.Caller,
-    "OwnGrant": answers.Grant,
-    "OwnLimits": answers.CallerLimits,
-    "Features": answers.SwitchedOn,
-    "Export": exports.ExportFields,
-    "Download": exports.Download,
-    "ExportPart": exports.ExportPart,
-    "ErasedMember": exports.ErasedMember,
-    "Thumbnail": answers.Thumbnail,
-    "ThumbnailPage": answers.ThumbnailPage,
-    "Drawing": answers.Drawing,
-    "Shape": answers.Shape,
-    "Keypoint": answers.Keypoint,
+# The dataclasses that have another name than their schema.
+_NAMED = {
+    "Fault": "ProblemError",
+    "Page": "InferencePage",
+    "InferenceFields": "InferenceDetail",
+    "Grant": "OwnGrant",
+    "CallerLimits": "OwnLimits",
+    "SwitchedOn": "Features",
+    "ExportFields": "Export",
+    "Retention": "RetentionExplanation",
+    "PendingDecision": "PendingRule",
+    "Obstacle": "BlockedObject",
 }
+KINDS: dict[str, type[Any]] = {
+    _NAMED.get(name, name): kind
+    for module in (answers, exports, inference, models, overview)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and is_dataclass(kind) and kind is not answers.Listing
+    if kind.__module__ == module.__name__
+}
+KINDS["StreamedInference"] = InferenceFields
 # What is for people, or for browsers.
 LEFT_OUT = {
     "InferenceCount": {"explain"},

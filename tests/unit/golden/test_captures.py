@@ -106,9 +106,14 @@ def make_failed() -> Exchange:
     )
 
 
+def make_cut() -> Exchange:
+    request = Body(parts=(b'{"inputs": [',), size=10_000, whole=False)
+    return make_exchange(b"", b"{}", request=request)
+
+
 CAPTURES: dict[str, Callable[[], Exchange]] = {
     make.__name__.removeprefix("make_"): make
-    for make in (make_v2, make_v2_batch, make_v2_grpc, make_chat, make_failed)
+    for make in (make_v2, make_v2_batch, make_v2_grpc, make_chat, make_failed, make_cut)
 }
 
 
@@ -177,15 +182,6 @@ def test_report() -> None:
         highest_sequence=8,
     )
     check("report.txt", format_bytes(report.producer, producer_reports.encode(report)))
-
-
-def test_capture_of_a_cut_body() -> None:
-    cut = make_exchange(
-        b"", b"{}", request=Body(parts=(b'{"inputs": [',), size=10_000, whole=False)
-    )
-    capture = capture_exchange(cut)
-    texts = [format_bytes("event", fix_ids(capture, message.value)) for message in capture.messages]
-    check("capture_cut.txt", "".join(texts))
 
 
 def test_commands() -> None:

@@ -444,7 +444,8 @@ def _unknown(name: str, known_names: Iterable[str]) -> str:
     from rapidfuzz import process  # noqa: PLC0415
 
     near = [match for match, _, _ in process.extract(name, sorted(known_names), limit=3)]
-    return f"There is no setting {name}. The nearest are {', '.join(near)}."
+    are = "is" if len(near) == 1 else "are"
+    return f"There is no setting {name}. The nearest {are} {', '.join(near)}."
 
 
 G = TypeVar("G", bound=SettingsGroup)

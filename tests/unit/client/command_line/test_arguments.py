@@ -6,7 +6,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import httpx
 import pytest
@@ -22,12 +22,13 @@ from inference_store_client.private_files import NewFile
 from inference_store_client.values.answers import Fault, Problem
 from tests.both_clients import QUICK, Recorded
 from tests.largest_file import largest_file
+from tests.unit.client.datasets.fake_pictures import make_metadata
 from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_part
 
 from .http_server import serve
 
 
-def test_an_instant_or_how_long_ago() -> None:
+def test_times_and_values_are_read() -> None:
     for text, instant in [
         ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
         ("2026-11-01T12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
@@ -44,9 +45,7 @@ def test_an_instant_or_how_long_ago() -> None:
     ]:
         before = datetime.now(UTC)
         assert before <= parse_time(text) + ago <= datetime.now(UTC), text
-
-
-def test_a_value_may_begin_with_a_hyphen() -> None:
+    # a value may begin with a hyphen
     cases: list[tuple[list[str], list[str]]] = [
         (["m", "--sort", "-top_score", "--limit", "5"], ["m", "--sort=-top_score", "--limit", "5"]),
         (["m", "--since", "-1h", "--until", "-5m"], ["m", "--since=-1h", "--until=-5m"]),
@@ -56,15 +55,6 @@ def test_a_value_may_begin_with_a_hyphen() -> None:
     ]
     for words, joined in cases:
         assert join_values(words) == joined, words
-
-
-def test_without_an_address_the_option_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("INFERENCE_STORE_URL", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(["query", "m", "--sort", "-top_score"]) == 2
-    assert "no address: --url" in capsys.readouterr().err
 
 
 def test_an_error_of_the_api_names_the_option() -> None:
@@ -135,6 +125,10 @@ def test_what_is_called_wrongly_is_refused(
     for words, remedy in exports:
         assert main(["export", "m", "--url", "https://store.example", *words]) == 2, words
         assert remedy in capsys.readouterr().err, words
+    monkeypatch.delenv("INFERENCE_STORE_URL", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["query", "m", "--sort", "-top_score"]) == 2
+    assert "no address: --url" in capsys.readouterr().err
 
 
 def test_every_command_explains_itself_and_a_shell_completes_it(
@@ -178,29 +172,25 @@ def test_what_would_steer_a_terminal_is_escaped_and_a_text_cut() -> None:
     assert printing.write_line("ü") == '"ü"'
 
 
-def make_entry(key: str, type_name: str, value: str | None) -> dict[str, Any]:
-    return {"key": key, "type": type_name, "value": value, "section": "extended", "flags": []}
-
-
 _ITEM = {
     "inference_id": "frame-1",
     "received_at": "2026-11-01T00:00:00.123456Z",
     "ok": True,
     "top_score": 0.1,
-    "metadata": [
-        make_entry("n", "int", "123456789012345678901234567890"),
-        make_entry("price", "float", "0.10"),
-        make_entry("a.b", "string", "dots"),
-        make_entry("camera", "json", '{"angle": 12.750, "tags": ["x", "y"]}'),
-        make_entry("at", "timestamp", "2026-11-01T06:00:00+02:00"),
-        make_entry("bad", "int", "n/a"),
-    ],
+    "metadata": make_metadata(
+        ("n", "int", "123456789012345678901234567890"),
+        ("price", "float", "0.10"),
+        ("a.b", "string", "dots"),
+        ("camera", "json", '{"angle": 12.750, "tags": ["x", "y"]}'),
+        ("at", "timestamp", "2026-11-01T06:00:00+02:00"),
+        ("bad", "int", "n/a"),
+    ),
     "predictions": [{"label": "person", "score": 0.9}, {"label": "car", "score": None}],
     "cursor": "c",
 }
 
 
-def test_a_line_has_exact_numbers_and_the_metadata_that_is_named() -> None:
+def test_a_line_and_a_cell_have_exact_numbers_and_the_metadata_that_is_named() -> None:
     line = printing.write_line(
         printing.shape(_ITEM, ["inference_id", "metadata", "metadata.n", "top_score"])
     )
@@ -220,9 +210,6 @@ def test_a_line_has_exact_numbers_and_the_metadata_that_is_named() -> None:
     for names, metadata in cases:
         line = printing.write_line(printing.shape(_ITEM, [f"metadata.{name}" for name in names]))
         assert line == f'{{"metadata": {metadata}}}', names
-
-
-def test_a_cell() -> None:
     for column, cell in [
         ("inference_id", "frame-1"),
         ("received_at", "2026-11-01T00:00:00Z"),
@@ -269,7 +256,7 @@ def get(folder: Path, *answers: httpx.Response | BaseException, state: str = "pe
     return end_quietly(run)
 
 
-def test_ctrl_c_says_what_becomes_of_the_export(
+def test_an_interruption_says_what_becomes_of_the_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetches = f"`istore exports get {EXPORT} -o FOLDER` fetches it"
@@ -281,6 +268,9 @@ def test_ctrl_c_says_what_becomes_of_the_export(
         assert get(tmp_path / "frames", KeyboardInterrupt(), state=state) == 130
         assert capsys.readouterr().err == said, state
         assert [*tmp_path.iterdir()] == [], state
+    with pytest.raises(SystemExit):  # a signal
+        get(tmp_path / "frames", SystemExit(143))
+    assert f"`istore exports cancel {EXPORT}` stops it" in capsys.readouterr().err
 
 
 def test_what_became_of_an_export_is_said(

@@ -3,9 +3,7 @@
 import argparse
 import json
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -13,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -24,9 +23,8 @@ from inference_store_client.command_line.tail import Tail
 from inference_store_client.origin import Origin
 from inference_store_client.settings import ClientSettings
 from inference_store_client.sync import BlockingTransport
-from tests.both_clients import make_item, make_problem
-from tests.polling import until
-from tests.unit.client.fake_exports import EXPORT, make_export
+from tests.both_clients import CutStream, make_item, make_page, make_problem
+from tests.http_stub import Response, serve_http
 
 _CLIENT = Path(__file__).parents[4] / "client"
 _SCRIPTS = tomllib.loads((_CLIENT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -58,16 +56,24 @@ def start(folder: Path, *words: str, before: Sequence[str] = ()) -> Iterator[sub
             process.kill()
 
 
-@pytest.fixture
-def server() -> Iterator[socket.socket]:
-    """A server that answers only what a test sends."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(_SECONDS)
-        yield server
+@contextmanager
+def serve_waiting(*answers: Response) -> Iterator[tuple[str, Event, Event]]:
+    """Yield the URL of a server that gives these answers, what says that the last of them was asked
+    for, and what lets it go."""
+    left, asked, is_let_go = [*answers], Event(), Event()
 
+    def answer(_: object) -> Response:
+        response = left.pop(0)
+        if not left:
+            asked.set()
+            is_let_go.wait(_SECONDS)
+        return response
 
-def get_url(server: socket.socket) -> str:
-    return f"http://127.0.0.1:{server.getsockname()[1]}"
+    with serve_http(answer) as url:
+        try:
+            yield url, asked, is_let_go
+        finally:
+            is_let_go.set()
 
 
 def test_while_it_imports(tmp_path: Path) -> None:
@@ -80,78 +86,43 @@ def test_while_it_imports(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
-def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path, server: socket.socket) -> None:
+def test_in_the_background_of_a_script_it_goes_on(tmp_path: Path) -> None:
     ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as `istore … &` does
     with (
-        start(tmp_path, "count", "m", "--url", get_url(server), before=ignoring) as process,
-        server.accept()[0] as connection,
+        serve_waiting(Response(body=b'{"count": 3, "warnings": []}')) as (url, asked, is_let_go),
+        start(tmp_path, "count", "m", "--url", url, before=ignoring) as process,
     ):
-        read_request(connection)
+        assert asked.wait(_SECONDS)
         process.send_signal(signal.SIGINT)
-        answer(connection, {"count": 3, "warnings": []})
+        is_let_go.set()
         output, errors = process.communicate(timeout=_SECONDS)
     assert (process.returncode, output, errors) == (0, "3\n", "")
 
 
-async def test_amid_a_file(tmp_path: Path, server: socket.socket) -> None:
+def test_amid_a_file(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
-    words = ("-o", str(folder / "frames.csv"), "--url", get_url(server))
-    head = "HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
+    content = Response(200, b'"inference_id","cursor"\r\n"frame-1","1"\r\n', "text/csv")
     for number in (signal.SIGTERM, signal.SIGHUP):
-        with start(tmp_path, "export", "m", *words) as process, server.accept()[0] as connection:
-            read_request(connection)
-            connection.sendall(f'{head}"inference_id","cursor"\r\n"frame-1","1"\r\n'.encode())
-            await until(lambda: list_files(folder), bool)
+        with (
+            # at the end of the file it asks whether there is more
+            serve_waiting(content, content) as (url, asked, _),
+            start(tmp_path, "export", "m", "-o", f"{folder}/frames.csv", "--url", url) as process,
+        ):
+            assert asked.wait(_SECONDS)
+            assert len(os.listdir(folder)) == 1
             process.send_signal(number)
             output, errors = process.communicate(timeout=_SECONDS)
         assert (process.returncode, output, errors) == (128 + number, "", "")
         assert os.listdir(folder) == []
 
 
-def test_while_the_store_writes(tmp_path: Path, server: socket.socket) -> None:
-    words = ("-o", str(tmp_path / "frames"), "--url", get_url(server))
-    with (
-        start(tmp_path, "export", "m", "--job", *words) as process,
-        server.accept()[0] as connection,
-    ):
-        read_request(connection)
-        answer(connection, make_export("pending").json())
-        assert connection.recv(65_536).startswith(b"GET /v1/exports/")
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=_SECONDS)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert f"`istore exports get {EXPORT} -o FOLDER` fetches it" in errors
-    assert f"`istore exports cancel {EXPORT}` stops it" in errors
-
-
-async def list_files(folder: Path) -> list[str]:
-    return os.listdir(folder)
-
-
-def answer(connection: socket.socket, content: Any) -> None:
-    body = json.dumps(content).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    connection.sendall(f"{head}\r\n\r\n".encode() + body)
-
-
-def read_request(connection: socket.socket) -> bytes:
-    connection.settimeout(_SECONDS)
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += connection.recv(65_536)
-    head, _, body = received.partition(b"\r\n\r\n")
-    length = re.search(rb"(?i)content-length: (\d+)", head)
-    assert length is not None
-    while len(body) < int(length[1]):
-        body += connection.recv(65_536)
-    return body
-
-
 # The tail shows each arrival once, also after an interruption.
 
 _BEGIN = 'event: begin\ndata: {"at": "2026-11-01T00:00:00Z"}\n\n'
 _AWAY = "away"
+_CUT = "cut"
+"""At the end of what a connection brings."""
 _SETTINGS = ClientSettings(
     Origin("https://store.example"), retries=Retries(first_wait_seconds=0.0, attempts=2)
 )
@@ -187,20 +158,20 @@ class FakeApi:
         follow = self.follows.pop(0)
         if follow == _AWAY:
             raise httpx.ConnectError("Connection refused")
+        if follow.endswith(_CUT):
+            return httpx.Response(200, stream=CutStream(follow.removesuffix(_CUT).encode()))
         return httpx.Response(200, content=follow.encode())
 
     @staticmethod
     def _answer(numbers: Sequence[int]) -> httpx.Response:
-        page = {"items": [make_item(number) for number in numbers], "next": None}
-        return httpx.Response(200, json={**page, "searched_back_to": None, "warnings": []})
+        return make_page(*map(make_item, numbers))
 
-    def run(self, **changes: Any) -> None:
-        """Follow until the api refuses."""
+    def run(self, end: type[Exception] = Forbidden, **changes: Any) -> None:
         words = {"model": "m", "filter": None, "limit": 10, "columns": ["inference_id"]}
         fixed = {"format": "jsonl", "since": None, "until": None, "unknown_keys": "refuse"}
         options = argparse.Namespace(**{**words, **fixed, **changes})
         http = httpx.Client(transport=httpx.MockTransport(self))
-        with http, pytest.raises(Forbidden):
+        with http, pytest.raises(end):
             Tail(BlockingTransport(_SETTINGS, http), options, RowPrinter(options)).follow()
 
 
@@ -241,13 +212,16 @@ def test_it_follows_past_a_search_out_of_time_and_an_erased_key(
 def test_it_waits_for_a_store_that_is_away_if_it_was_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    FakeApi([_BEGIN, *[_AWAY] * 20, _BEGIN + write_arrived([7])], [[1], [1]]).run()
+    end = f"event: end\ndata: {make_problem(403).text}\n\n"
+    cut_off = _BEGIN + write_arrived([6])[:9] + _CUT
+    follows = [_BEGIN, *[_AWAY] * 20, _BEGIN + write_arrived([7]) + _CUT, cut_off, _BEGIN + end]
+    api = FakeApi([*follows, _BEGIN], [[1]] * 4)
+    api.run()
+    assert api.follows == [_BEGIN]  # the event of the end is the refusal
     shown = capsys.readouterr()
     assert list_names(shown.out) == ["frame-1", "frame-7"]
     [line] = shown.err.splitlines()
     assert "Connection refused" in line
     assert "Ctrl-C ends" in line
-    http = httpx.Client(transport=httpx.MockTransport(FakeApi([_AWAY] * 3, [])))
-    options = argparse.Namespace(model="m", filter=None, columns=None, format="jsonl")
-    with http, pytest.raises(ConnectionFailed):
-        Tail(BlockingTransport(_SETTINGS, http), options, RowPrinter(options)).follow()
+    for nothing in (_AWAY, ""):
+        FakeApi([nothing] * 3, []).run(ConnectionFailed)

@@ -1,22 +1,19 @@
 """A store of pictures: it streams inferences, and has their data, links and drawings."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
 import httpx
 
-from tests.both_clients import make_item
+from inference_store_client.values.inference import Prediction
+from tests.both_clients import copy_response, make_item
 from tests.console.pictures import make_png
 
 Item = dict[str, Any]
 BUCKET = "https://bucket.example"
-_COLUMNS = (
-    *("ordinal", "rank", "output", "output_name", "label", "score", "xmin", "ymin", "xmax"),
-    *("ymax", "area", "cx", "cy", "w", "h", "angle", "prompt", "answer", "text", "start"),
-    *("end", "value"),
-)
+_COLUMNS = [each.name for each in fields(Prediction)]
 
 
 def make_prediction(ordinal: int, label: str | None, box: Any = None, **more: Any) -> Item:
@@ -82,16 +79,10 @@ class PictureStore:
     def _answer_as_bucket(self, number: int) -> httpx.Response:
         if isinstance(self.bucket, Exception):
             raise self.bucket
-        return self._read(number) if self.bucket is None else _copy(self.bucket)
+        return self._read(number) if self.bucket is None else copy_response(self.bucket)
 
     def _read(self, number: int) -> httpx.Response:
         content = self.contents.get(number, make_png(number))
         if isinstance(content, httpx.Response):
-            return _copy(content)
+            return copy_response(content)
         return httpx.Response(200, content=content, headers={"content-type": "image/png"})
-
-
-def _copy(response: httpx.Response) -> httpx.Response:
-    """Return a response of its own: one belongs to the client that has read it."""
-    content, headers = response.content, response.headers
-    return httpx.Response(response.status_code, content=content, headers=headers)

@@ -132,9 +132,7 @@ def test_an_answer_that_cannot_be_trusted_is_refused(subtests: pytest.Subtests) 
     for name, reply, error, said in cases:
         with subtests.test(f"{name}: {said}"), pytest.raises(error, match=said):
             FakeIssuer(**{name: reply}).sign_in()
-
-
-def test_only_loopback_may_do_without_tls(subtests: pytest.Subtests) -> None:
+    # only loopback may do without TLS
     for url in ("http://127.0.0.1:8080", "http://[::1]/x", "http://localhost/"):
         assert check_url(url, "the issuer") == url
     for url in ("http://login.example", "ftp://a", "", "https://", "http://[", "x"):
