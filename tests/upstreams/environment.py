@@ -1,4 +1,4 @@
-"""The upstreams' own Python: MLServer, what its models need, and the clients, all pinned.
+"""The upstreams' own Python: MLServer, and what its models need, all pinned.
 
 Nothing of it is in the tests' environment: MLServer and the product want other versions of the
 same packages."""
