@@ -82,6 +82,9 @@ def chunk(body: bytes, cuts: Sequence[int], extension: str) -> bytes:
     return wire + rest + b"0\r\n\r\n"
 
 
+_ECHOED = {"content-type", "content-encoding", "inference-header-content-length"}
+
+
 class Mirror:
     """Records a request, and answers with its body: in parts and with a status, if it asks so."""
 
@@ -108,9 +111,6 @@ class Mirror:
             await answer.write(body[at : at + size])
         await answer.write_eof()
         return answer
-
-
-_ECHOED = {"content-type", "content-encoding", "inference-header-content-length"}
 
 
 def _list_passed(pairs: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:

@@ -82,15 +82,12 @@ async def test_serves_callers_over_tls(authority: Authority) -> None:
             assert await answer.read() == large
 
 
-@asynccontextmanager
-async def _grpc_upstream(pair: Pair, clients: Authority | None = None) -> AsyncIterator[int]:
-    credentials = grpc.ssl_server_credentials(
+def _make_credentials(pair: Pair, clients: Authority | None = None) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
         [(pair.key.read_bytes(), pair.certificate.read_bytes())],
         None if clients is None else clients.ca_file.read_bytes(),
         require_client_auth=clients is not None,
     )
-    async with _grpc_server(credentials) as port:
-        yield port
 
 
 @asynccontextmanager
@@ -116,12 +113,13 @@ async def _call_grpc(port: int, **entry: Any) -> grpc.StatusCode | None:
 
 
 async def test_verifies_grpc_servers_and_presents_its_certificate(authority: Authority) -> None:
-    async with _grpc_upstream(authority.issue("model-server")) as port:
+    async with _grpc_server(_make_credentials(authority.issue("model-server"))) as port:
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.OK
         assert await _call_grpc(port) is grpc.StatusCode.UNAVAILABLE
     ours = authority.issue("proxy")
     pair = {"certificate_file": ours.certificate, "key_file": ours.key}
-    async with _grpc_upstream(authority.issue("model-server"), clients=authority) as port:
+    mutual = _make_credentials(authority.issue("model-server"), clients=authority)
+    async with _grpc_server(mutual) as port:
         assert await _call_grpc(port, ca_file=authority.ca_file, **pair) is grpc.StatusCode.OK
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.UNAVAILABLE
 

@@ -127,8 +127,8 @@ def make_request(*texts: Any, name: str = "input.txt", **parameters: Any) -> dic
     return {"id": "7", "inputs": [tensor], "parameters": parameters}
 
 
-async def post(bridge: Bridge, body: Any, path: str = INFER) -> tuple[int, Any]:
-    async with ClientSession() as client, client.post(bridge.url + path, json=body) as answer:
+async def post(bridge: Bridge, body: Any) -> tuple[int, Any]:
+    async with ClientSession() as client, client.post(bridge.url + INFER, json=body) as answer:
         return answer.status, await answer.json()
 
 
