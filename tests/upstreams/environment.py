@@ -1,4 +1,4 @@
-"""The upstreams' own Python: MLServer, what its models need, and the clients, all pinned.
+"""The upstreams' own Python: MLServer, and what its models need, all pinned.
 
 Nothing of it is in the tests' environment: MLServer and the product want other versions of the
 same packages."""
@@ -17,7 +17,6 @@ HERE = Path(__file__).parent
 ENGINES = HERE / "engines"
 _PINS = HERE.parents[1] / "requirements-tools.txt"
 _PREPARE = ENGINES / "prepare.py"
-_PROTO = ENGINES / "modzy_model.proto"
 TOO_NEW = (3, 13)
 """The first Python that MLServer and KServe cannot be installed on."""
 
@@ -25,10 +24,10 @@ TOO_NEW = (3, 13)
 def find_upstreams() -> Path:
     """The environment's folder, made if it is not there (a minute). Raises MissingServer.
 
-    bin/ is its Python's; models/ holds what was trained, generated/ the code of OMI's messages.
+    bin/ is its Python's; models/ holds what was trained.
     """
     check_python()
-    return install(cache_folder("upstreams", version_of("mlserver", _PREPARE, _PROTO)), _build)
+    return install(cache_folder("upstreams", version_of("mlserver", _PREPARE)), _build)
 
 
 def python_of(environment: Path) -> str:
@@ -86,7 +85,7 @@ def check_python() -> None:
 
 def _build(folder: Path) -> None:
     make_environment(folder, "mlserver")
-    run_to_build((python_of(folder), "-P", str(_PREPARE), str(_PROTO), str(folder)))
+    run_to_build((python_of(folder), "-P", str(_PREPARE), str(folder)))
 
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -15,7 +15,6 @@ from tests.servers.missing import demand
 from tests.servers.server import Server
 
 from . import model_servers
-from .asking import Clients
 from .environment import find_upstreams
 
 
@@ -35,19 +34,7 @@ def _share(kind: type[Server], name: str, find: Callable[[], Path]) -> Any:
 mlserver = _share(model_servers.MLServer, "upstreams", find_upstreams)
 # sentiment, story; REST and gRPC
 huggingface = _share(model_servers.HuggingFace, "huggingface", model_servers.find_huggingface)
-# twice, words (decoupled), echo (each datatype), blobs; REST and gRPC
+# over REST and gRPC: twice, words (decoupled)
 triton = _share(model_servers.Triton, "triton", model_servers.find_triton)
 # sums: V1, V2 with binary tensors, gRPC
 kserve = _share(model_servers.KServe, "kserve", model_servers.find_kserve)
-chariot_engine = _share(model_servers.ChariotEngine, "upstreams", find_upstreams)
-omi_container = _share(model_servers.OmiContainer, "upstreams", find_upstreams)
-# OpenAI's and KServe V1's wire form, and a mirror
-stub = _share(model_servers.Stub, "upstreams", find_upstreams)
-
-
-@pytest.fixture(scope="session")
-def clients() -> Iterator[Clients]:
-    """Triton's own clients, and gRPC calls with messages as bytes."""
-    demand("upstreams", find_upstreams)
-    with Clients() as speaking:
-        yield speaking

@@ -1,15 +1,15 @@
-"""Model servers: MLServer, also with its runtime for Hugging Face, KServe, Triton, and our own."""
+"""Model servers: MLServer, also with its runtime for Hugging Face, KServe and Triton."""
 
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
 from tests.http_requests import answers
 from tests.servers.cache import install
@@ -54,57 +54,6 @@ class ModelServer(Server):
         return answers(self.url + self.ready)
 
 
-def listens(port: int) -> bool:
-    """Something of 127.0.0.1 takes connections there."""
-    with socket.socket() as client:
-        client.settimeout(10)
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-class Written(Server):
-    """One script of engines/ on a free port. `address` is host:port."""
-
-    script: str
-    last_signal = signal.SIGTERM
-
-    def __init__(self) -> None:
-        self._environment = find_upstreams()
-        super().__init__()
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self.url = f"http://{self.address}"
-
-    def _launch(self) -> LeashedProcess:
-        generated = self._environment / "generated"
-        environment = {"PYTHONPATH": f"{ENGINES}:{generated}", "PSC_MODEL_PORT": str(self.port)}
-        command = [python_of(self._environment), "-P", str(ENGINES / self.script), str(self.port)]
-        return self._run(command, environment=environment)
-
-    def _answers(self) -> bool:
-        return answers(f"{self.url}/ready")
-
-
-class ChariotEngine(Written):
-    """An engine that speaks `chariot-v2`: see engines/chariot_v2.py."""
-
-    name, script = "chariot", "chariot_v2.py"
-
-
-class Stub(Written):
-    """OpenAI's and KServe V1's wire form, and a mirror: see engines/stub.py."""
-
-    name, script = "stub", "stub.py"
-
-
-class OmiContainer(Written):
-    """An OMI container: see engines/omi_container.py."""
-
-    name, script = "omi", "omi_container.py"
-
-    def _answers(self) -> bool:
-        return listens(self.port)
-
-
 _MODELS = HERE / "models" / "mlserver"
 _LARGEST_MESSAGE = 64 * 2**20
 _START = "from mlserver.cli import main; main()"
@@ -112,11 +61,8 @@ _START = "from mlserver.cli import main; main()"
 
 class MLServer(ModelServer):
     name = "mlserver"
+    _find = staticmethod(find_upstreams)
     _variables: ClassVar[Mapping[str, str]] = {}
-
-    @staticmethod
-    def _find() -> Path:
-        return find_upstreams()
 
     def _put_models(self, models: Path) -> None:
         shutil.copytree(_MODELS, models, dirs_exist_ok=True)
@@ -146,50 +92,20 @@ class MLServer(ModelServer):
 def find_kserve() -> Path:
     """Its environment, made if it is not there. Raises MissingServer."""
     check_python()
-    return install(cache_folder("kserve", version_of("kserve")), _build_kserve)
-
-
-def _build_kserve(folder: Path) -> None:
-    make_environment(folder, "kserve")
+    folder = cache_folder("kserve", version_of("kserve"))
+    return install(folder, partial(make_environment, environment="kserve"))
 
 
 class KServe(ModelServer):
     """A KServe server of our own with the model `sums`."""
 
     name, ready = "kserve", "/v2/models/sums/ready"
-
-    @staticmethod
-    def _find() -> Path:
-        return find_kserve()
+    _find = staticmethod(find_kserve)
 
     def _launch(self) -> LeashedProcess:
         ports = (str(self.http_port), str(self.grpc_port))
         script = str(ENGINES / "kserve_server.py")
         return self._run([python_of(self._environment), "-P", script, *ports])
-
-
-def ask(
-    protocol: Literal["v1", "v2", "grpc"],
-    address: str,
-    model: str,
-    rows: Sequence[Sequence[float]],
-    *,
-    binary: bool = True,
-    request_id: str = "k",
-) -> Any:
-    """KServe's own client: {"id", "values"}. Raises subprocess.CalledProcessError.
-
-    `binary`: over V2, with the binary data extension both ways.
-    """
-    asked = {"protocol": protocol, "address": address, "model": model, "rows": rows}
-    done = subprocess.run(
-        [python_of(find_kserve()), "-P", str(ENGINES / "kserve_client.py")],
-        input=json.dumps({**asked, "binary": binary, "id": request_id}),
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 _PREPARE = ENGINES / "prepare_huggingface.py"
@@ -219,12 +135,9 @@ class HuggingFace(MLServer):
     """
 
     name = "huggingface"
+    _find = staticmethod(find_huggingface)
     start_seconds = 240.0  # it reads torch and TensorFlow
     _variables: ClassVar = {"HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-    @staticmethod
-    def _find() -> Path:
-        return find_huggingface()
 
     def _put_models(self, models: Path) -> None:
         for name, task in _TASKS.items():
@@ -272,10 +185,7 @@ class Triton(ModelServer):
     """
 
     name = "triton"
-
-    @staticmethod
-    def _find() -> Path:
-        return find_triton()
+    _find = staticmethod(find_triton)
 
     def close(self) -> None:
         """Stop it and remove its data; what a killed one left in the shared memory too."""

@@ -64,7 +64,7 @@ async def delete_rows(
 ) -> int:
     """Delete the rows and the marks of what is erased, count them, and return how many marks.
 
-    `versions` and `bytes` went with the objects; if `bytes` is 0, the inputs' sizes in the rows count.
+    `versions` and `bytes` went with the objects; without `bytes` the rows' sizes of inputs count.
     `whole_span`: the partitions are about to be dropped. Then only the parents' rows are deleted,
     which show the progress; what they were is recorded as a list, not by tombstones.
     """

@@ -37,7 +37,7 @@ buildah run "${options[@]}" "$container" -- sh -ec '
     /opt/mlserver/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
         --only-binary :all: --no-deps -r /opt/requirements.txt
     mkdir /opt/prepared
-    /opt/mlserver/bin/python -P /opt/engines/prepare.py /opt/engines/modzy_model.proto /opt/prepared
+    /opt/mlserver/bin/python -P /opt/engines/prepare.py /opt/prepared
     mv /opt/prepared/models/digits.joblib /opt/models/digits/model.joblib
     chmod -R go+rX /opt' >&2
 mounted=$(buildah mount "$container")

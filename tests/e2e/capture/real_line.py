@@ -1,55 +1,19 @@
-"""The whole line behind real model servers: a proxy before each, one ingester, one api."""
+"""The whole line: a proxy before each model server, Kafka and MinIO, ingester, Postgres, api."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.exchanges import rebuild_messages
 from tests.proxy_process import Proxy
-from tests.servers.minio import S3
+from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
-
-LIST = json.dumps([{"key": "frame_number", "type": "int", "value": "9001"}])
-
-
-@dataclass(frozen=True)
-class RebuiltRequest:
-    """A request as it can be sent again."""
-
-    path: str
-    headers: Mapping[str, str]
-    messages: tuple[bytes, ...]
-    """A body over REST, decoded; each message over gRPC."""
-    received_at: str
-
-    def send_to(self, url: str) -> httpx.Response:
-        content, headers = self.messages[0], self.headers
-        return httpx.post(url + self.path, content=content, headers=headers, timeout=120)
-
-
-def _rebuild(documents: list[Any], objects: Mapping[str, bytes]) -> RebuiltRequest:
-    events = [document["event"] for document in documents]
-    request = documents[0]["request"]
-    own = {
-        document["event"]["batch_index"]: document["request"].get("parts", ())
-        for document in documents
-    }
-    data = {
-        event["batch_index"]: objects[event["data_storage_key"]]
-        for event in events
-        if event["data_storage_key"]
-    }
-    query = f"?{request['query']}" if request["query"] else ""
-    return RebuiltRequest(
-        path=request["path"] + query,
-        headers=dict(request["headers"]),
-        messages=tuple(rebuild_messages(request["messages"], data, own)),
-        received_at=events[0]["request_received_at"],
-    )
+from tests.service_process import Service
 
 
 @dataclass(frozen=True)
@@ -58,8 +22,6 @@ class RealLine:
 
     proxies: Mapping[str, Proxy]
     api: str
-    s3: S3
-    bucket: str
 
     def captured(
         self, model: str, count: int, *, protocol: str | None = None
@@ -82,22 +44,6 @@ class RealLine:
         answer = httpx.get(self.api + path, timeout=120)
         assert answer.status_code == 200, answer.text
         return answer.content
-
-    def again(self, model: str) -> list[RebuiltRequest]:
-        """List all requests to a model in the order in which they came, from the bucket only."""
-        client = self.s3.client()
-        listed = client.list_objects(self.bucket, prefix=f"captures/{model}/", recursive=True)
-        keys = [str(each.object_name) for each in listed]
-        objects = {key: client.get_object(self.bucket, key).data for key in keys}
-        documents = {key: json.loads(objects[key]) for key in keys if key.endswith("/metadata")}
-        requests = []
-        for key, document in documents.items():
-            if "of" in document["request"]:
-                continue  # the rest is stored with the first of its inferences
-            others = [other for other in documents.values() if other["request"].get("of") == key]
-            others.sort(key=lambda other: other["event"]["batch_index"])
-            requests.append(_rebuild([document, *others], objects))
-        return sorted(requests, key=lambda again: again.received_at)
 
     def accounting(self) -> Any:
         return httpx.get(f"{self.api}/accounting", timeout=120).json()
@@ -128,3 +74,28 @@ def post(url: str, content: Any, **headers: str) -> httpx.Response:
     answer = httpx.post(url, content=body, headers=sent, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer
+
+
+@contextmanager
+def run_line(
+    environment: dict[str, str],
+    folder: Path,
+    upstreams: Mapping[str, Sequence[Mapping[str, Any]]],
+    models: Sequence[Mapping[str, Any]] = (),
+) -> Iterator[RealLine]:
+    """Run a proxy before each list of upstreams, an ingester and an api."""
+    api_port = free_port()
+    environment = environment | {"INFERENCE_STORE_API_PORT": str(api_port)}
+    proxies = {
+        name: Proxy(environment, folder / name, entries, models, PROXY_GRACE_SECONDS="120")
+        for name, entries in upstreams.items()
+    }
+    services: list[Service] = [*proxies.values()]
+    try:
+        services += [Service(name, environment, folder) for name in ("ingester", "api")]
+        for service in services:
+            service.wait_ready()
+        yield RealLine(proxies, f"http://127.0.0.1:{api_port}/v1")
+    finally:
+        for service in services:
+            service.stop()

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import hashlib
 import json
 import os
 import signal
@@ -16,15 +15,14 @@ import psutil
 import pytest
 from aiohttp import web
 
+from tests.exchanges import png
 from tests.integration.proxy.rest_server import upstream
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
 from tests.servers.fixtures import MakeEnvironment, MakeTopic
-from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 
-from .conftest import run_line
-from .real_line import RealLine, post, read_metadata
+from .real_line import RealLine, hash_content, post, read_metadata, run_line
 
 DETECTIONS = (
     {"label": "person", "score": 0.93, "xmin": 1, "ymin": 2, "xmax": 11, "ymax": 22},
@@ -38,23 +36,13 @@ async def detector(request: web.Request) -> web.StreamResponse:
     if model == "broken":
         return web.json_response({"error": "out of memory"}, status=500)
     request_body = json.loads(await request.read())
-    outputs = [
-        {
-            "name": tensor["name"],
-            "shape": [len(DETECTIONS)],
-            "datatype": "BYTES",
-            "data": [list(DETECTIONS)],
-        }
-        for tensor in request_body["inputs"]
-    ]
+    found = {"shape": [len(DETECTIONS)], "datatype": "BYTES", "data": [list(DETECTIONS)]}
+    outputs = [{"name": tensor["name"], **found} for tensor in request_body["inputs"]]
     answer = {"model_name": model, "model_version": "3", "outputs": outputs}
     return web.json_response(answer | ({"id": request_body["id"]} if "id" in request_body else {}))
 
 
-# The smallest PNG: one pixel.
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
+PNG = png(1, 1)
 
 
 def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, Any]:
@@ -70,11 +58,7 @@ def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, Any]:
 
 @pytest.mark.real_kafka
 async def test_calls_become_answers_and_the_books_close(
-    service_environment: MakeEnvironment,
-    topic: MakeTopic,
-    minio_server: S3,
-    bucket: str,
-    tmp_path: Path,
+    service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path
 ) -> None:
     environment = service_environment(KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic())
     arrived, released = Event(), Event()
@@ -87,7 +71,7 @@ async def test_calls_become_answers_and_the_books_close(
 
     def run() -> None:
         upstreams = {"detector": [upstream_entry("one", "v2", url=f"http://127.0.0.1:{port}")]}
-        with run_line(environment, tmp_path, upstreams, minio_server, bucket) as line:
+        with run_line(environment, tmp_path, upstreams) as line:
             url = f"{line.proxies['detector'].url}/v2/models"
             _check_one_image(line, url)
             _check_several_images(line, url)
@@ -115,7 +99,7 @@ def _check_one_image(line: RealLine, url: str) -> None:
     assert item["inference_id"] == "frame/7"
     assert (item["ok"], item["http_status"], item["protocol"]) == (True, 200, "v2")
     assert (item["width"], item["height"], item["data_size_bytes"]) == (1, 1, len(PNG))
-    assert item["data_hash"] == hashlib.sha256(PNG).hexdigest()
+    assert item["data_hash"] == hash_content(PNG)
     assert item["model_version"] == "3"
     assert read_metadata(item)["frame_number"] == "9001"
     # an id of the answer's header finds it, too

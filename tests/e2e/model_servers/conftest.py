@@ -12,7 +12,6 @@ from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
-V2 = ("v2", "v2-grpc")
 Start = Callable[..., Any]
 
 
@@ -20,7 +19,7 @@ Start = Callable[..., Any]
 def proxy_before(
     kafka_server: Kafka, minio_server: S3, tmp_path_factory: pytest.TempPathFactory
 ) -> Start:
-    """A factory: `with proxy_before("stub", "raw", url=stub.url) as proxy`; `rules`: of all models.
+    """A factory: `with proxy_before("a", "raw", url=url) as proxy`; `rules`: of all models.
 
     On leaving, everything that went through it must have been captured.
     """
@@ -51,24 +50,19 @@ def proxy_before(
     return start
 
 
-def _make_fixture(name: str, server: str, *protocols: str, **addresses: str) -> Any:
-    """Make the fixture of a proxy before a server; `addresses`: the server's, by its attributes."""
+def _make_fixture(name: str, *protocols: str) -> Any:
+    """Make the fixture of a proxy before the server of this name."""
 
     @pytest.fixture(scope="session")
     def before(request: pytest.FixtureRequest, proxy_before: Start) -> Iterator[Proxy]:
-        running = request.getfixturevalue(server)
-        where = {kind: getattr(running, attribute) for kind, attribute in addresses.items()}
-        with proxy_before(name, *protocols, **where) as proxy:
+        server = request.getfixturevalue(name)
+        where = {"url": server.url, "grpc": server.grpc}
+        with proxy_before(name, "v2", "v2-grpc", *protocols, **where) as proxy:
             yield proxy
 
     return before
 
 
-_BOTH = {"url": "url", "grpc": "grpc"}
-before_mlserver = _make_fixture("mlserver", "mlserver", *V2, **_BOTH)
-before_huggingface = _make_fixture("huggingface", "huggingface", *V2, **_BOTH)
-before_triton = _make_fixture("triton", "triton", *V2, **_BOTH)
-before_kserve = _make_fixture("kserve", "kserve", *V2, "kserve-v1", **_BOTH)
-before_chariot = _make_fixture("chariot", "chariot_engine", "chariot-v2", url="url")
-before_omi = _make_fixture("omi", "omi_container", "omi", grpc="address")
-before_stub = _make_fixture("stub", "stub", "v2", "openai", "kserve-v1", "raw", url="url")
+before_mlserver = _make_fixture("mlserver")
+before_triton = _make_fixture("triton")
+before_kserve = _make_fixture("kserve", "kserve-v1")

@@ -4,21 +4,24 @@ That all of it could be captured, too, is checked when the proxies end: see conf
 """
 
 import asyncio
-import json
-from collections.abc import Sequence
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
+from tests.integration.proxy.rest_server import upstream
 from tests.properties import examples
-from tests.proxy_process import Proxy
-from tests.upstreams.asking import HOP_BY_HOP, Asked, by_socket, differences
-from tests.upstreams.model_servers import Stub
+from tests.upstreams.asking import HOP_BY_HOP, Asked, by_socket, connect, differences
 
-pytestmark = pytest.mark.real_upstreams
+from .conftest import Start
+
 # Other work on the machine must not fail a test; a fixture's server is the same for all examples.
 _UNHURRIED = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -79,25 +82,63 @@ def chunk(body: bytes, cuts: Sequence[int], extension: str) -> bytes:
     return wire + rest + b"0\r\n\r\n"
 
 
-async def find_mirrored(address: str, call: Asked) -> Any:
-    """Return the request that the mirror received, or its status if that is not 200.
+_ECHOED = {"content-type", "content-encoding", "inference-header-content-length"}
 
-    Names of headers are in lower case. Hop-by-hop headers, and those that say that there is no
-    body, are left out; of a body in chunks its length, too, which is each connection's own.
-    """
-    answer = await by_socket(address, call)
-    if answer.status != 200:
-        return answer.status
-    mirror = json.loads(answer.body)
-    lower_case = [(name.lower(), value) for name, value in mirror["headers"]]
+
+class Mirror:
+    """Records a request, and answers with its body: in parts and with a status, if it asks so."""
+
+    def __init__(self) -> None:
+        self.received: Any = None
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        pairs = [(name.decode().lower(), value) for name, value in request.raw_headers]
+        self.received = (request.method, request.raw_path, _list_passed(pairs), body)
+        headers = CIMultiDict(
+            (name, value.decode("utf-8", "surrogateescape"))
+            for name, value in pairs
+            if name in _ECHOED
+        )
+        status = int(request.headers.get("mirror-status", 200))
+        parts = int(request.headers.get("mirror-parts", 0))
+        if not parts:
+            return web.Response(body=body, headers=headers, status=status)
+        answer = web.StreamResponse(headers=headers, status=status)
+        await answer.prepare(request)
+        size = len(body) // parts + 1
+        for at in range(0, len(body), size):
+            await answer.write(body[at : at + size])
+        await answer.write_eof()
+        return answer
+
+
+def _list_passed(pairs: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """Leave out hop-by-hop headers, and those that say that there is no body; of a body in chunks
+    its length, too, which is each connection's own."""
     # 100-continue is answered by the next hop, not by the last
     left_out = {*HOP_BY_HOP, "expect"}
-    if ("Transfer-Encoding", "chunked") in call.headers:
+    if ("x-chunked", b"1") in pairs:
         left_out.add("content-length")
-    headers = [
-        pair for pair in lower_case if pair[0] not in left_out and pair != ("content-length", "0")
-    ]
-    return mirror | {"headers": headers}
+    return [pair for pair in pairs if pair[0] not in left_out and pair != ("content-length", b"0")]
+
+
+@dataclass
+class MirrorLine:
+    """A mirror, and a real proxy before it."""
+
+    mirror: Mirror
+    direct: str
+    proxied: str
+
+
+@pytest.fixture
+async def line(proxy_before: Start) -> AsyncIterator[MirrorLine]:
+    async with upstream(mirror := Mirror()) as port:
+        direct = f"127.0.0.1:{port}"
+        protocols = ("v2", "openai", "kserve-v1", "raw")
+        with proxy_before("mirror", *protocols, url=f"http://{direct}") as proxy:
+            yield MirrorLine(mirror, direct, proxy.http)
 
 
 @given(
@@ -107,9 +148,8 @@ async def find_mirrored(address: str, call: Asked) -> Any:
     _EXTENSIONS,
 )
 @settings(_UNHURRIED, max_examples=examples(400))
-def test_requests_reach_the_server_as_they_are(
-    stub: Stub,
-    before_stub: Proxy,
+async def test_requests_reach_the_server_as_they_are(
+    line: MirrorLine,
     head: tuple[str, str, str, Headers],
     written: tuple[bytes, Headers],
     cuts: list[int] | None,
@@ -118,29 +158,28 @@ def test_requests_reach_the_server_as_they_are(
     (method, path, query, headers), (body, about_it) = head, written
     headers = [("Host", "models"), *headers, *about_it]
     if cuts is not None:
-        headers, body = [*headers, ("Transfer-Encoding", "chunked")], chunk(body, cuts, extension)
-    request = Asked(method, path + query, headers, body)
-    direct = asyncio.run(find_mirrored(stub.address, request))
-    assert asyncio.run(find_mirrored(before_stub.http, request)) == direct
+        headers += [("Transfer-Encoding", "chunked"), ("X-Chunked", "1")]
+        body = chunk(body, cuts, extension)
+    request, received = Asked(method, path + query, headers, body), []
+    for address in (line.direct, line.proxied):
+        line.mirror.received = None
+        answer = await asyncio.to_thread(by_socket, address, request)
+        received.append((answer.status, line.mirror.received))
+    assert received[1] == received[0]
 
 
 @given(_PATH, _BODIES, st.integers(0, 4), st.sampled_from(["200", "400", "503"]))
 @settings(_UNHURRIED, max_examples=examples(200))
-def test_answers_in_any_chunks(
-    stub: Stub,
-    before_stub: Proxy,
-    path: str,
-    written: tuple[bytes, Headers],
-    parts: int,
-    status: str,
+async def test_answers_in_any_chunks(
+    line: MirrorLine, path: str, written: tuple[bytes, Headers], parts: int, status: str
 ) -> None:
     body, headers = written
-    echo = [("stub-echo", "content-type,content-encoding,inference-header-content-length")]
-    echo += [("stub-echo-parts", str(parts)), ("stub-echo-status", status)]
-    request = Asked("POST", path, [("Host", "models"), *headers, *echo], body)
-    direct, proxied = (
-        asyncio.run(by_socket(address, request)) for address in (stub.address, before_stub.http)
-    )
+    asked = [("mirror-parts", str(parts)), ("mirror-status", status)]
+    request = Asked("POST", path, [("Host", "models"), *headers, *asked], body)
+    direct, proxied = [
+        await asyncio.to_thread(by_socket, address, request)
+        for address in (line.direct, line.proxied)
+    ]
     assert (direct.body, direct.status) == (body, int(status))
     assert differences(direct, proxied, besides={"inference-store-id"}) == []
 
@@ -163,28 +202,25 @@ _BROKEN = st.binary(max_size=60) | st.sampled_from(
 
 @given(st.lists(_BROKEN, min_size=1, max_size=3))
 @settings(_UNHURRIED, max_examples=examples(100))
-def test_malformed_http_causes_no_internal_error(before_stub: Proxy, pieces: list[bytes]) -> None:
-    answer = asyncio.run(_send(before_stub.http, pieces))
+async def test_malformed_http_causes_no_internal_error(
+    line: MirrorLine, pieces: list[bytes]
+) -> None:
+    answer = await asyncio.to_thread(_send, line.proxied, pieces)
     # several requests may have come of it
     statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:] if part[:3].isdigit()]
     assert all(status < 500 for status in statuses), answer[:500]
     request = Asked("GET", "/after", [("Host", "models")])
-    assert asyncio.run(by_socket(before_stub.http, request)).status == 200
+    assert (await asyncio.to_thread(by_socket, line.proxied, request)).status == 200
 
 
-async def _send(address: str, pieces: Sequence[bytes]) -> bytes:
+def _send(address: str, pieces: Sequence[bytes]) -> bytes:
     """Return what a server answers to these bytes, until it closes or waits for more of them."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
     answer = b""
-    with suppress(OSError, TimeoutError):
+    with connect(address) as connection, suppress(OSError):
         for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        writer.write_eof()
-        async with asyncio.timeout(5):
-            answer = await reader.read()
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
+            connection.sendall(piece)
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(5)
+        while part := connection.recv(1 << 16):
+            answer += part
     return answer

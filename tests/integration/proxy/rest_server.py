@@ -124,12 +124,6 @@ class Caller:
     async def read_all(self) -> bytes:
         return await asyncio.wait_for(self._reader.read(), DEADLINE)
 
-    async def read_body(self) -> bytes:
-        """Read the body of the next answer, whose head says how long it is."""
-        lines = (await self.read_until()).lower().split(b"\r\n")
-        (length,) = (int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-        return await asyncio.wait_for(self._reader.readexactly(length), DEADLINE)
-
 
 @asynccontextmanager
 async def connect(port: int) -> AsyncIterator[Caller]:

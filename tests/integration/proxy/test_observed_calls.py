@@ -125,7 +125,7 @@ async def test_counts_grpc_calls_by_outcome(setup: ProxySetup) -> None:
 
     def ending(code: grpc.StatusCode) -> Any:
         async def end(context: Any) -> None:
-            await context.abort(code)
+            await context.abort(code, "wrong shape")
 
         return end
 
@@ -141,8 +141,11 @@ async def test_counts_grpc_calls_by_outcome(setup: ProxySetup) -> None:
     call = begin_call(setup.proxied, INFER, REQUEST)
     await asyncio.wait_for(reached.wait(), DEADLINE)
     call.cancel()
-    for _ in range(5):
-        await setup.captures.exchange()
+    exchanges = [await setup.captures.exchange() for _ in range(5)]
+    failed = [each for each in exchanges if each.grpc_code in (3, 13)]
+    ends = [(each.error, each.response.parts, each.responded_at) for each in failed]
+    assert ends == [("wrong shape", [], None)] * 2
+    assert all(each.finished_at is not None for each in exchanges)
     assert counted.since() == [{"ok": 2, "refused": 1, "failed": 1, "gone": 1}, {"ok": 1}]
 
 

@@ -135,10 +135,11 @@ async def test_streams_parts_in_both_directions() -> None:
     assert exchange.request.bytes == b"onetwo"
 
 
-@pytest.mark.parametrize("status", [204, 304, 404, 422, 500, 503])
+@pytest.mark.parametrize("status", [204, 301, 304, 404, 422, 500, 503])
 async def test_passes_every_status(status: int) -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=status, body=None if status < 400 else b'{"error": "why"}')
+        body = None if status < 400 else b'{"error": "why"}'
+        return web.Response(status=status, body=body, headers={"Location": "/elsewhere"})
 
     request = encode_request("POST", INFER, b"{}")
     async with start_line(answer) as line:
@@ -254,6 +255,10 @@ async def test_unreachable_upstream_is_a_bad_gateway() -> None:
     assert b"the upstream one cannot be reached" in answer
     assert exchange.error is not None
     assert exchange.http_status is None
+    async with proxy(0, url=None, grpc="127.0.0.1:1") as before:
+        answer = await send_raw(before, encode_request("GET", "/v2"))
+    assert answer.startswith(b"HTTP/1.1 502")
+    assert b"the upstream one answers gRPC alone" in answer
 
 
 async def test_silent_upstream_is_a_gateway_timeout() -> None:

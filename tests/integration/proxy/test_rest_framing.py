@@ -26,12 +26,10 @@ from .rest_server import (
     start_line,
 )
 
-H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 # A body that looks like a request.
 BODY = b"GET /v2/steal HTTP/1.1\r\nHost: x\r\n\r\n"
 LENGTH = f"Content-Length: {len(BODY)}\r\n"
 CHUNKED = "Transfer-Encoding: chunked\r\n"
-IN_CHUNKS = b"4\r\n" + BODY[:4] + b"\r\n%x;x=y\r\n" % (len(BODY) - 4) + BODY[4:] + b"\r\n0\r\n"
 
 
 class RecordingHandler:
@@ -54,28 +52,6 @@ class RecordingHandler:
 
 def _encode_head(path: str, *asks: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: x\r\n{''.join(asks)}\r\n".encode()
-
-
-def _encode_get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-
-
-async def test_answers_pipelined_calls_in_order() -> None:
-    handler = RecordingHandler()
-    calls = [
-        _encode_head("/v2/0", LENGTH) + BODY,
-        _encode_get("/v2/1"),
-        _encode_head("/v2/2", CHUNKED) + IN_CHUNKS + b"\r\n",
-        _encode_head("/v2/3", H2C, LENGTH) + BODY,
-        _encode_get("/v2/4"),
-    ]
-    async with start_line(handler) as line, connect(line.port) as first:
-        first.send(b"".join(calls))
-        answers = [await first.read_body() for _ in calls]
-    assert answers == [
-        f"/v2/{number} ".encode() + (b"" if number in (1, 4) else BODY) for number in range(5)
-    ]
-    assert handler.paths == [f"/v2/{number}" for number in range(5)]
 
 
 @pytest.mark.parametrize(

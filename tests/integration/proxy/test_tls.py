@@ -1,25 +1,18 @@
-"""TLS to model servers and for callers; the bridge to OMI containers."""
+"""TLS to model servers and for callers."""
 
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 from aiohttp import ClientSession, web
 
-from inference_store.grpc_messages import message
-from inference_store.inference.task_types import read_predictions, task_type_of
-from inference_store.proxy.configuration import Configuration, UpstreamEntry
+from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc_port import open_channel, read_server_credentials
-from inference_store.proxy.omi_bridge import open_bridges
-from inference_store.proxy.protocols import PROTOCOLS, Call, Model, Reading
-from tests.exchanges import exchange as make_exchange
 from tests.fake_captures import FakeCaptures
 from tests.servers.certificates import Authority, Pair
-from tests.unit.proxy.omi_bridge.omi import Omi, served
 
 from .grpc_upstream import INFER, SECONDS, Upstream, call_unary, echo
 from .rest_server import encode_request, proxy, send_raw, upstream
@@ -89,15 +82,12 @@ async def test_serves_callers_over_tls(authority: Authority) -> None:
             assert await answer.read() == large
 
 
-@asynccontextmanager
-async def _grpc_upstream(pair: Pair, clients: Authority | None = None) -> AsyncIterator[int]:
-    credentials = grpc.ssl_server_credentials(
+def _make_credentials(pair: Pair, clients: Authority | None = None) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
         [(pair.key.read_bytes(), pair.certificate.read_bytes())],
         None if clients is None else clients.ca_file.read_bytes(),
         require_client_auth=clients is not None,
     )
-    async with _grpc_server(credentials) as port:
-        yield port
 
 
 @asynccontextmanager
@@ -123,12 +113,13 @@ async def _call_grpc(port: int, **entry: Any) -> grpc.StatusCode | None:
 
 
 async def test_verifies_grpc_servers_and_presents_its_certificate(authority: Authority) -> None:
-    async with _grpc_upstream(authority.issue("model-server")) as port:
+    async with _grpc_server(_make_credentials(authority.issue("model-server"))) as port:
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.OK
         assert await _call_grpc(port) is grpc.StatusCode.UNAVAILABLE
     ours = authority.issue("proxy")
     pair = {"certificate_file": ours.certificate, "key_file": ours.key}
-    async with _grpc_upstream(authority.issue("model-server"), clients=authority) as port:
+    mutual = _make_credentials(authority.issue("model-server"), clients=authority)
+    async with _grpc_server(mutual) as port:
         assert await _call_grpc(port, ca_file=authority.ca_file, **pair) is grpc.StatusCode.OK
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.UNAVAILABLE
 
@@ -141,88 +132,3 @@ async def test_grpc_shows_a_renewed_certificate(authority: Authority, stranger: 
         pair.key.write_bytes(renewed.key.read_bytes())
         pair.certificate.write_bytes(renewed.certificate.read_bytes())
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.OK
-
-
-CLASSES = {"result": {"classPredictions": [{"class": "friendly", "score": 0.75}]}}
-TASK_TYPE = "text_classification"
-
-
-@asynccontextmanager
-async def open_bridge(omi: Omi) -> AsyncIterator[UpstreamEntry]:
-    """Put a bridge before a container; yield the upstream that the bridge is."""
-    async with served(omi) as target:
-        configuration = Configuration([UpstreamEntry(name="omi", omi=target)])
-        async with open_bridges(configuration, 1 << 20) as bridges:
-            yield bridges.upstreams[0]
-
-
-async def call_rest(omi: Omi, *texts: str) -> Reading:
-    """Make a call over REST; return the reading of its exchange."""
-    tensor = {"name": "input.txt", "shape": [len(texts)], "datatype": "BYTES", "data": list(texts)}
-    captures = FakeCaptures()
-    async with (
-        open_bridge(omi) as bridge,
-        proxy(urlsplit(bridge.url or "").port or 0, captures) as here,
-        ClientSession(f"http://127.0.0.1:{here}") as client,
-    ):
-        body = {"id": "7", "inputs": [tensor]}
-        async with client.post("/v2/models/words/infer", json=body) as answer:
-            if answer.status == 200:
-                assert (await answer.json())["id"] == "7"
-            exchange = await captures.exchange()
-    call = captures.finished[0][1].call
-    assert call is not None
-    return call.protocol.read(exchange, call, Model(task_type=TASK_TYPE))
-
-
-async def call_grpc(omi: Omi, *texts: str) -> Reading:
-    """Make a call over gRPC; return the reading of its exchange."""
-    request = message("inference.ModelInferRequest")(model_name="words", id="7")
-    tensor = request.inputs.add(name="input.txt", datatype="BYTES", shape=[len(texts)])
-    tensor.contents.bytes_contents.extend(text.encode() for text in texts)
-    written = request.SerializeToString()
-    async with open_bridge(omi) as bridge, grpc.aio.insecure_channel(bridge.grpc or "") as channel:
-        ask: Any = channel.unary_unary(INFER)
-        call = ask(written)
-        code = await call.code()
-        answer = [await call] if code is grpc.StatusCode.OK else []
-        trailers = [(name, str(value)) for name, value in await call.trailing_metadata()]
-    exchange = make_exchange(
-        written,
-        b"".join(answer),
-        transport="grpc",
-        response_trailers=trailers,
-        grpc_code=code.value[0],
-    )
-    protocol = PROTOCOLS["v2-grpc"]
-    return protocol.read(exchange, Call(protocol, "infer"), Model())
-
-
-def _read_rows(response: bytes | None) -> list[tuple[Any, Any]]:
-    rows = read_predictions(response, task_type=task_type_of(TASK_TYPE)).items or ()
-    return [(row.label, row.score) for row in rows]
-
-
-async def test_each_item_is_an_inference_and_failed_ones_are_not_ok() -> None:
-    for call in (call_rest, call_grpc):
-        reading = await call(Omi(result=CLASSES), "good", "bad", "fine")
-        assert reading.request_id == "7"
-        assert [inference.data for inference in reading.inferences] == [b"good", b"bad", b"fine"]
-        assert [inference.ok for inference in reading.inferences] == [None, False, None]
-        assert [inference.error for inference in reading.inferences] == [None, "bad is bad", None]
-        rows = [_read_rows(inference.response) for inference in reading.inferences]
-        assert rows == [[("friendly", 0.75)], [], [("friendly", 0.75)]]
-        assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 200)
-        assert reading.problem is None
-
-
-async def test_a_failed_run_has_its_status_code() -> None:
-    """Because all of its items failed, or it was refused."""
-    reading = await call_rest(Omi(), "bad", "bad")
-    assert [inference.data for inference in reading.inferences] == [b"bad", b"bad"]
-    assert (reading.ok, reading.error) == (False, "bad is bad")
-    assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 422)
-    for call in (call_rest, call_grpc):
-        reading = await call(Omi(refuses="too large"), "a", "b")
-        assert [inference.data for inference in reading.inferences] == [b"a", b"b"]
-        assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 422)

@@ -150,13 +150,6 @@ def test_a_path_is_read_with_and_without_a_prefix() -> None:
     assert list(BOTH.readings("/models")) == ["/models"]
 
 
-def test_a_path_is_also_read_as_by_a_server_that_undoes_every_escape() -> None:
-    assert list(BOTH.readings("/v2%2Fmodels/x%3ay/infer")) == [
-        "/v2%2Fmodels/x%3Ay/infer",
-        "/v2/models/x:y/infer",
-    ]
-
-
 # The gRPC port that cannot be opened.
 
 

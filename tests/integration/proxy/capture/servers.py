@@ -1,9 +1,7 @@
 """Settings for real servers, exchanges to hand over, and the events and reports that result."""
 
-import asyncio
 import base64
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -129,10 +127,3 @@ async def wait_until_published(captures: Captures, count: int, *, seconds: float
         return captures.published, captures.queued
 
     await until(ask, lambda counts: counts == (count, 0), seconds=seconds)
-
-
-async def list_folder(path: "os.PathLike[str]") -> Sequence[str]:
-    return await asyncio.to_thread(os.listdir, path)
-
-
-Topic = Callable[..., str]

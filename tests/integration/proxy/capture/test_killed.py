@@ -1,8 +1,12 @@
 """Captures are published whichever process is killed, and nothing in a spool is lost."""
 
 import asyncio
+import math
+import os
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,14 +16,143 @@ from aiokafka.errors import OutOfOrderSequenceNumber
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.proxy.capture.publisher import Publisher
 from tests.polling import until
+from tests.servers.environment import service_environment
+from tests.servers.fixtures import MakeTopic
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
+from tests.warm.process import start_module
 
 from . import servers
-from .process import Capturing, busy_processors
-from .servers import PublishedEvent
+from .servers import PublishedEvent, read_events, read_reports
 
 NOBODY = "http://127.0.0.1:9"
+
+
+class CapturingProcess:
+    """The process of `capturing.py`."""
+
+    def __init__(
+        self, environment: dict[str, str], log: Path, *, most: float = math.inf, waiting: int = 500
+    ) -> None:
+        """`most`: exchanges that it captures itself; `waiting`: those of them that wait at once."""
+        self.log = log
+        module = "tests.integration.proxy.capture.capturing"
+        numbers = str(most), str(waiting)
+        self.process = start_module(module, *numbers, log=log, environment=environment)
+        self.kill = self.process.kill
+
+    async def find_producer(self) -> str:
+        """Return the id of its producer: the first line that is not a log."""
+
+        async def ask() -> list[str]:
+            text = await asyncio.to_thread(self.log.read_text)
+            return [line for line in text.splitlines() if len(line) == 36]
+
+        return (await until(ask, bool))[0]
+
+    def stop(self) -> None:
+        self.process.stop(seconds=300)
+
+    def kill_serving(self) -> Sequence[psutil.Process]:
+        """Kill (-9) only the process that serves; return its children, which continue."""
+        below = [psutil.Process(pid) for pid in self.process.pids() if pid != self.process.pid]
+        psutil.Process(self.process.pid).kill()
+        self.process.wait(300)
+        return below
+
+    async def _list_capture(self) -> list[int]:
+        return [pid for pid in self.process.pids() if pid != self.process.pid]
+
+    async def kill_capture(self) -> int:
+        """Kill (-9) only the capture process, once there is one; return its pid."""
+        (pid,) = await until(self._list_capture, lambda pids: len(pids) == 1)
+        psutil.Process(pid).kill()
+        await until(self._list_capture, lambda pids: pid not in pids)
+        return pid
+
+    async def freeze_capture(self) -> None:
+        """Stop (SIGSTOP) only the capture process, once there is one."""
+        (pid,) = await until(self._list_capture, lambda pids: len(pids) == 1)
+        psutil.Process(pid).suspend()
+
+
+class Capturing:
+    """Starts such processes, and reads what came of them."""
+
+    def __init__(self, kafka: Kafka, environment: dict[str, str], folder: Path) -> None:
+        self._kafka, self._environment, self._folder = kafka, environment, folder
+        self.spool = folder / "spool"
+        self.started: list[CapturingProcess] = []
+
+    def start(
+        self, *, most: float = math.inf, waiting: int = 500, **changes: str
+    ) -> CapturingProcess:
+        """Start one; `changes`: settings without the prefix."""
+        settings = {f"INFERENCE_STORE_{name}": value for name, value in changes.items()}
+        log = self._folder / f"{len(self.started)}.log"
+        process = CapturingProcess(self._environment | settings, log, most=most, waiting=waiting)
+        self.started.append(process)
+        return process
+
+    async def read_events(self, producer: str) -> list[PublishedEvent]:
+        events = await read_events(self._kafka, self._environment["INFERENCE_STORE_KAFKA_TOPIC"])
+        return [event for event in events if event.producer == producer]
+
+    async def wait_for_more_events(self, producer: str) -> None:
+        async def count() -> int:
+            return len(await self.read_events(producer))
+
+        least = await count() + 20
+        await until(count, lambda number: number > least)
+
+    async def read_reports(self, producer: str) -> list[ProducerReport]:
+        topic = self._environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"]
+        reports = await read_reports(self._kafka, topic)
+        return [report for report in reports if report.producer == producer]
+
+    async def wait_for_final_report(self, producer: str) -> ProducerReport:
+        """Wait for the final report about a producer; its books close."""
+
+        async def ask() -> list[ProducerReport]:
+            return [report for report in await self.read_reports(producer) if report.final]
+
+        report = (await until(ask, bool))[-1]
+        assert report.closes
+        return report
+
+    async def list_spool(self, producer: str = "") -> Sequence[str]:
+        """Return the names in the spool, or in the folder of a producer."""
+        return await asyncio.to_thread(os.listdir, self.spool / producer)
+
+    async def find_spooled(self, producer: str) -> set[int]:
+        """Return the numbers of the whole files in the spool of a producer."""
+        return {int(name) for name in await self.list_spool(producer) if name.isdigit()}
+
+
+@pytest.fixture
+def capturing(
+    kafka_server: Kafka, minio_server: S3, bucket: str, topic: MakeTopic, tmp_path: Path
+) -> Iterator[Capturing]:
+    """A factory of processes that capture; they are killed in the end."""
+    environment = service_environment(
+        "",
+        kafka_server,
+        minio_server,
+        bucket,
+        KAFKA_TOPIC=topic(3),
+        KAFKA_REPORTS_TOPIC=topic(1),
+        PROXY_UPSTREAM="http://up",
+        PROXY_SPOOL="all",
+        PROXY_SPOOL_DIRECTORY=str(tmp_path / "spool"),
+        PROXY_REPORT_SECONDS="0.3",
+        PROXY_GRACE_SECONDS="120",
+        S3_TIMEOUT_SECONDS="20",
+        LOG_FORMAT="text",
+    )
+    processes = Capturing(kafka_server, environment, tmp_path)
+    yield processes
+    for process in processes.started:
+        process.kill()
 
 
 async def _drain_spool(capturing: Capturing, dead: str) -> ProducerReport:
@@ -155,18 +288,8 @@ async def test_what_a_stuck_capture_process_held_is_reported(capturing: Capturin
         assert report.dropped.get("left", 0) == 200 * lost, spool
 
 
-async def test_a_host_without_spare_cpu_loses_nothing_at_the_end(capturing: Capturing) -> None:
-    with busy_processors():
-        process = capturing.start(most=200, PROXY_SPOOL="off")
-        producer = await process.find_producer()
-        process.stop()
-    report = await capturing.wait_for_final_report(producer)
-    assert (report.queued, dict(report.dropped)) == (0, {})
-    assert len(await capturing.read_events(producer)) == report.published == report.seen
-
-
 async def test_publishes_events_without_a_topic_of_reports(
-    kafka_server: Kafka, minio_server: S3, bucket: str, topic: servers.Topic
+    kafka_server: Kafka, minio_server: S3, bucket: str, topic: MakeTopic
 ) -> None:
     events = topic(1)
     proxy_settings = servers.make_proxy_settings(
@@ -181,7 +304,7 @@ async def test_publishes_events_without_a_topic_of_reports(
 
 @pytest.mark.real_kafka
 async def test_reports_continue_after_a_gap_in_sequence_numbers(
-    kafka_server: Kafka, minio_server: S3, topic: servers.Topic
+    kafka_server: Kafka, minio_server: S3, topic: MakeTopic
 ) -> None:
     """aiokafka numbers a batch, and may drop it if its partition has no leader for long: the broker
     then refuses all later batches."""

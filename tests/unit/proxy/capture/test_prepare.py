@@ -1,6 +1,5 @@
 """From an exchange to blobs and events: read back by what the ingester reads them with."""
 
-import hashlib
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from inference_store.index.sidecars import without_request
-from inference_store.inference.layout import belongs_to
 from inference_store.inference.metadata import read_metadata
 from inference_store.proxy.capture.prepare import (
     ID_HEADER,
@@ -29,7 +27,7 @@ from inference_store.proxy.protocols import Inference, Reading
 from tests.exchanges import CALL, exchange, png, request_body, response_body
 from tests.unit.inference.metadata.samples import make_item
 
-from .captured import JSON, Captured, capture
+from .captured import Captured, capture
 
 LIST = [make_item("camera", "string", "hall"), make_item("n", "int", "7")]
 
@@ -38,40 +36,6 @@ def prepare(
     sample: Exchange, rules: Rules | None = None, *, model: str = "detector", **settings: Any
 ) -> Captured:
     return capture(sample, rules, call=CALL, model=model, **settings)
-
-
-def test_an_event_has_all_known_fields() -> None:
-    image = png(4, 3)
-    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    headers = [*JSON, ("traceparent", trace), ("x-camera", "north")]
-    rules = Rules(
-        model_id="people",
-        project_id="yard",
-        task_type="Object Detection",
-        metadata_headers=("x-camera",),
-    )
-    body = request_body(image, metadata=LIST, id="frame-7")
-    captured = prepare(exchange(body, request_headers=headers), rules)
-    (event,) = captured.events
-    extras = event.extras
-    assert (event.model_id, event.inference_id) == ("people", "frame-7")
-    assert captured.prepared.messages[0].key == b"people/frame-7"
-    assert (extras.project_id, extras.model_name, extras.model_version) == ("yard", "detector", "3")
-    assert (extras.task_type, extras.protocol, extras.ok) == ("object_detection", "images", True)
-    assert (extras.http_status, extras.grpc_code, extras.error) == (200, None, None)
-    assert extras.trace_id == "4bf92f3577b34da6a3ce929d0e0e4736"
-    assert extras.data_hash == hashlib.sha256(image).hexdigest()
-    assert (extras.data_size, extras.data_content_type) == (len(image), "image/png")
-    assert (extras.width, extras.height) == (4, 3)
-    assert (extras.batch_index, extras.batch_size) == (0, 1)
-    assert event.flags == ()
-    assert event.data is not None
-    assert belongs_to(event.data.key, "people", extras.capture_id, event.received_at)
-    assert {blob.key for blob in captured.prepared.blobs} == {
-        storage_key.key
-        for storage_key in (event.data, event.response, event.metadata)
-        if storage_key is not None
-    }
 
 
 def test_metadata_are_read_back_from_the_blob_and_from_the_event() -> None:
@@ -103,29 +67,10 @@ def test_an_envelope_keeps_exact_numbers_and_lenient_json() -> None:
     }
 
 
-def test_the_event_in_the_blob_is_the_one_on_kafka_without_what_travels_in_it() -> None:
-    captured = prepare(exchange())
-    (sent,) = captured.documents
-    assert sent.pop("response") == captured.list_blobs("response")[0].decode()
-    assert sent.pop("metadata")
-    # the blob is written before the event is published
-    sent["event_published_at"] = "0001-01-01T00:00:00Z"
-    assert captured.find_metadata()["event"] == sent
+def test_large_metadata_do_not_travel_in_the_event() -> None:
     large = {"id": "a", "text": "x" * INLINE_BYTES}
     (event,) = prepare(exchange(request_body(metadata=large))).events
     assert event.inline_metadata is None
-
-
-def test_the_request_can_be_sent_again() -> None:
-    body = request_body(png(2, 2), png(3, 3), metadata=LIST, more={"text": "é\u2028"})
-    captured = prepare(exchange(body))
-    request, other = captured.requests
-    assert captured.rebuild() == [body]
-    assert (request["method"], request["path"]) == ("POST", "/v2/models/detector/infer")
-    assert b"iVBOR" not in orjson.dumps(request)
-    first = captured.events[0].metadata
-    assert first is not None
-    assert other["of"] == first.key
 
 
 def test_inferences_of_a_batch_have_ids_of_their_own() -> None:

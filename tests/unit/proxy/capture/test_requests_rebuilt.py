@@ -281,32 +281,18 @@ def write_inputs(rules: Rules, *inputs: tuple[str, ...]) -> SampleRequest:
 
 
 # each with the number of its data
-WRITTEN: dict[str, tuple[int, Rules, list[tuple[str, str, str]]]] = {
-    "an image": (1, VISION, [(f'["{IMAGE_TEXT}"]', "[4, 3, 1]", "BYTES")]),
-    "two images": (
-        2,
-        VISION,
-        [(f'["{text}"]', "[ 1 ]", "BYTES") for text in (IMAGE_TEXT, IMAGE_TEXT[:-8])],
-    ),
-    "BYTES that are no list": (1, UNKNOWN, [('"caf\\u00e9 \\ud83d\\ude01"', "[ 1 ]", "BYTES")]),
-    "tensors of several shapes": (
-        1,
-        BATCHED,
-        [("[1, 2, 3, 4]", "[2, 2]", "UINT32"), ("[true]", "[ 1 ]", "BOOL")],
-    ),
-    "rows of two flat tensors": (
-        3,
-        BATCHED,
-        [("[1, 2, 3, 4, 5, 6]", "[3, 2]", "FP32"), ("[7, 8, 9]", "[3]", "INT64")],
-    ),
-}
-WRITTEN_ROWS = [
-    ("[ [1, 2], [3, 4] ]", "[ 2, 2 ]", "UINT32"),
-    ("[ 1, 2, 3, 4 ]", "[ 2, 2 ]", "UINT32"),
-    ("[1,2,3,4]", "[2,2]", "INT8"),
-    ("[\n 1.0,\n -2,\n null,\n 4e0\n]", "[2, 2]", "FP64"),
-    ('["a", "b", "b","c"]', "[2, 2]", "BYTES"),
-    ('["a", "b"]', "[2]", "BYTES"),
+WRITTEN: list[tuple[int, Rules, list[tuple[str, str, str]]]] = [
+    (1, VISION, [(f'["{IMAGE_TEXT}"]', "[4, 3, 1]", "BYTES")]),
+    (2, VISION, [(f'["{text}"]', "[ 1 ]", "BYTES") for text in (IMAGE_TEXT, IMAGE_TEXT[:-8])]),
+    (1, BATCHED, [("[1, 2, 3, 4]", "[2, 2]", "UINT32"), ("[true]", "[ 1 ]", "BOOL")]),
+    (1, UNKNOWN, [('"caf\\u00e9 \\ud83d\\ude01"', "[ 1 ]", "BYTES")]),
+    (3, BATCHED, [("[1, 2, 3, 4, 5, 6]", "[3, 2]", "FP32"), ("[7, 8, 9]", "[3]", "INT64")]),
+    (2, BATCHED, [("[ [1, 2], [3, 4] ]", "[ 2, 2 ]", "UINT32")]),
+    (2, BATCHED, [("[ 1, 2, 3, 4 ]", "[ 2, 2 ]", "UINT32")]),
+    (2, BATCHED, [("[1,2,3,4]", "[2,2]", "INT8")]),
+    (2, BATCHED, [("[\n 1.0,\n -2,\n null,\n 4e0\n]", "[2, 2]", "FP64")]),
+    (2, BATCHED, [('["a", "b", "b","c"]', "[2, 2]", "BYTES")]),
+    (2, BATCHED, [('["a", "b"]', "[2]", "BYTES")]),
 ]
 BROKEN = b'{"inputs": [{"data": [1], "metadata": "{"a": 1}"}]}'
 GENERATE = b'{"text_input" :  "a", "parameters" : {"top_k": 0}}'
@@ -320,16 +306,11 @@ OTHERS_WRITTEN = {
 def test_requests_are_rebuilt(subtests: pytest.Subtests) -> None:
     """Large ones, whose content is not a second time beside the metadata, those of many data, and
     those that documents write."""
-    rows = {row[0]: (2, BATCHED, [row]) for row in WRITTEN_ROWS}
-    written = {
-        name: (write_inputs(rules, *inputs), count)
-        for name, (count, rules, inputs) in (WRITTEN | rows).items()
-    }
     cases: dict[str, tuple[SampleRequest, int | None]] = {
         **{name: (request, None) for name, request in LARGE_REQUESTS.items()},
         **{name: (request, len(ROWS)) for name, request in LARGE_BATCHES.items()},
         **{name: (request, 1) for name, request in OTHERS_WRITTEN.items()},
-        **written,
+        **{str(inputs): (write_inputs(rules, *inputs), n) for n, rules, inputs in WRITTEN},
     }
     for name, (request, count) in cases.items():
         with subtests.test(name):

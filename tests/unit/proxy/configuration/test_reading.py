@@ -4,7 +4,6 @@ import pytest
 
 from inference_store.proxy.configuration import (
     Configuration,
-    UpstreamEntry,
     WrongConfiguration,
     read_configuration_file,
 )
@@ -53,11 +52,6 @@ def test_an_input_may_be_hashed_if_there_is_a_key(tmp_path: Path) -> None:
     assert (redaction.what, redaction.how) == ("input", "hash")
     with pytest.raises(WrongConfiguration, match=r"line 17: .* a hash needs a key"):
         read_configuration_file(tmp_path / "proxy.yaml", has_key=False)
-
-
-def test_a_model_without_an_upstream_goes_to_the_first() -> None:
-    entry = UpstreamEntry(name="one", url="http://x:1", models=("a",))
-    assert Configuration([entry]).upstream("b") is entry
 
 
 def test_the_first_entry_that_matches_counts(tmp_path: Path) -> None:

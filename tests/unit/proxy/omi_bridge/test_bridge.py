@@ -1,8 +1,14 @@
-"""Clients of V2 before an OMI container, over REST and gRPC."""
+"""Clients of V2 before an OMI container, over REST and gRPC.
+
+The container is written from its public specification.
+"""
 
 import asyncio
 import gzip
 from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -12,12 +18,108 @@ from aiohttp import ClientSession
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.omi_bridge import Bridge, start_bridge
+from inference_store.inference.task_types import read_predictions, task_type_of
+from inference_store.proxy.configuration import Configuration, UpstreamEntry
+from inference_store.proxy.omi_bridge import Bridge, open_bridges, start_bridge
 from inference_store.proxy.omi_container import Container, parse_seconds, read_status
-
-from .omi import Omi, open_bridge
+from inference_store.proxy.protocols import Reading
+from tests.exchanges import exchange
+from tests.unit.proxy.protocols.exchanged import make_grpc_exchange, read_by
+from tests.unit.proxy.protocols.v2_grpc.calls import INFER as GRPC_INFER
 
 INFER = "/v2/models/counter/infer"
+NAMES = ("Status", "Run", "Shutdown")
+
+
+@dataclass
+class Omi:
+    """Counts the bytes of `input.txt`; `bad` fails as an item, `late` never ends."""
+
+    batch_size: int = 2
+    run: str = "60s"
+    inputs: tuple[tuple[str, str], ...] = (("input.txt", "text/plain"),)
+    broken: int = 0
+    """So many calls of Status fail."""
+    result: dict[str, Any] | None = None
+    """What results.json holds; left out: the size."""
+    code: int | None = None
+    """The status of a Run with items; left out: 422 if all failed."""
+    refuses: str | None = None
+    """A Run is a 422 that says this."""
+    called: list[str] = field(default_factory=list)
+    runs: list[Any] = field(default_factory=list)
+
+    async def answer(self, name: str, request: Any) -> Any:
+        self.called.append(name)
+        return self._status() if name == "Status" else await self._run(request)
+
+    def _status(self) -> Any:
+        if self.broken:
+            self.broken -= 1
+            return message("StatusResponse")(status_code=500, message="no weights")
+        return message("StatusResponse")(
+            status_code=200,
+            model_info={"model_name": "Counter", "model_version": "1.2.0"},
+            inputs=[
+                {"filename": name, "accepted_media_types": [kind]} for name, kind in self.inputs
+            ],
+            outputs=[{"filename": "results.json", "media_type": "application/json"}],
+            timeout={"status": "60s", "run": self.run},
+            features={"batch_size": self.batch_size},
+        )
+
+    async def _run(self, request: Any) -> Any:
+        self.runs.append(request)
+        if self.refuses is not None:
+            return message("RunResponse")(status_code=422, message=self.refuses)
+        contents = [b"".join(item.input.values()) for item in request.inputs]
+        if b"late" in contents:
+            await asyncio.sleep(600)
+        outputs = [_make_item(content, request.explain, self.result) for content in contents]
+        code = self.code or (200 if any(output["success"] for output in outputs) else 422)
+        return message("RunResponse")(status_code=code, outputs=outputs, message="no item is good")
+
+
+def _make_item(content: bytes, explain: bool, result: dict[str, Any] | None) -> dict[str, Any]:
+    if content == b"bad":
+        return {"success": False, "output": {"error": b"bad is bad"}}
+    if content == b"binary":
+        return {"success": True, "output": {"results.json": b"\xff"}}
+    output = result or {"size": len(content)} | ({"why": "it is so long"} if explain else {})
+    return {"success": True, "output": {"results.json": orjson.dumps(output)}}
+
+
+@asynccontextmanager
+async def served(omi: Omi) -> AsyncIterator[str]:
+    """The container on a free port."""
+    server = grpc.aio.server()
+    methods = {name: _make_method(omi, name) for name in NAMES}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("ModzyModel", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def open_bridge(omi: Omi) -> AsyncIterator[Bridge]:
+    async with served(omi) as target, grpc.aio.insecure_channel(target) as channel:
+        await channel.channel_ready()  # a probe has nothing to wait for
+        async with start_bridge(Container(channel)) as bridge:
+            yield bridge
+
+
+def _make_method(omi: Omi, name: str) -> Any:
+    async def answered(request: Any, _context: Any) -> Any:
+        return await omi.answer(name, request)
+
+    return grpc.unary_unary_rpc_method_handler(
+        answered,
+        request_deserializer=message(f"{name}Request").FromString,
+        response_serializer=message(f"{name}Response").SerializeToString,
+    )
 
 
 def make_request(*texts: Any, name: str = "input.txt", **parameters: Any) -> dict[str, Any]:
@@ -25,8 +127,8 @@ def make_request(*texts: Any, name: str = "input.txt", **parameters: Any) -> dic
     return {"id": "7", "inputs": [tensor], "parameters": parameters}
 
 
-async def post(bridge: Bridge, body: Any, path: str = INFER) -> tuple[int, Any]:
-    async with ClientSession() as client, client.post(bridge.url + path, json=body) as answer:
+async def post(bridge: Bridge, body: Any) -> tuple[int, Any]:
+    async with ClientSession() as client, client.post(bridge.url + INFER, json=body) as answer:
         return answer.status, await answer.json()
 
 
@@ -230,3 +332,61 @@ def test_durations_as_containers_write_them() -> None:
 def test_an_empty_status_is_a_model_of_one_item_at_a_time() -> None:
     about = read_status(message("StatusResponse")())
     assert (about.batch_size, about.run_seconds, list(about.inputs)) == (1, None, [])
+
+
+# A proxy before a bridge reads its answers as those of a model server.
+
+CLASSES = {"result": {"classPredictions": [{"class": "friendly", "score": 0.75}]}}
+TASK = task_type_of("text_classification")
+
+
+async def read_calls(omi: Omi, *texts: str) -> tuple[Reading, Reading]:
+    """Make the same call over REST and gRPC; return the readings of the exchanges."""
+    body = orjson.dumps(make_request(*texts))
+    fields = _make_message(*(text.encode() for text in texts))
+    sent = message("inference.ModelInferRequest")(**fields).SerializeToString()
+    async with (
+        served(omi) as target,
+        open_bridges(Configuration([UpstreamEntry(name="omi", omi=target)]), 1 << 20) as bridged,
+        ClientSession(bridged.upstreams[0].url) as client,
+        grpc.aio.insecure_channel(bridged.upstreams[0].grpc or "") as channel,
+    ):
+        async with client.post(INFER, data=body) as answer:
+            headers = [(name.lower(), value) for name, value in answer.headers.items()]
+            rest = exchange(
+                body,
+                await answer.read(),
+                path=INFER,
+                response_headers=headers,
+                http_status=answer.status,
+            )
+        call: Any = channel.unary_unary(GRPC_INFER)(sent)
+        code = await call.code()
+        answers = [await call] if code is StatusCode.OK else []
+        trailers = [(name, str(value)) for name, value in await call.trailing_metadata()]
+    over_grpc = make_grpc_exchange(
+        GRPC_INFER, [sent], answers, code.value[0], response_trailers=trailers
+    )
+    return read_by("v2", rest), read_by("v2-grpc", over_grpc)
+
+
+async def test_each_item_is_an_inference_and_failed_ones_are_not_ok() -> None:
+    for reading in await read_calls(Omi(result=CLASSES), "good", "bad", "fine"):
+        assert reading.request_id == "7"
+        assert [inference.data for inference in reading.inferences] == [b"good", b"bad", b"fine"]
+        assert [inference.ok for inference in reading.inferences] == [None, False, None]
+        assert [inference.error for inference in reading.inferences] == [None, "bad is bad", None]
+        read = [read_predictions(item.response, task_type=TASK) for item in reading.inferences]
+        rows = [[(row.label, row.score) for row in predictions.items or ()] for predictions in read]
+        assert rows == [[("friendly", 0.75)], [], [("friendly", 0.75)]]
+        assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 200)
+        assert reading.problem is None
+
+
+async def test_a_failed_run_has_its_status_code() -> None:
+    """Because all of its items failed, or it was refused."""
+    failed, _ = await read_calls(Omi(), "bad", "bad")
+    assert (failed.ok, failed.error) == (False, "bad is bad")
+    for reading in (failed, *await read_calls(Omi(refuses="too large"), "bad", "bad")):
+        assert [inference.data for inference in reading.inferences] == [b"bad", b"bad"]
+        assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 422)

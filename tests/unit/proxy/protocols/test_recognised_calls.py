@@ -160,17 +160,12 @@ def test_a_request_that_cannot_be_read_is_kept_whole() -> None:
             assert reading.problem, path
 
 
-def test_a_request_without_input() -> None:
+def test_what_a_body_lacks() -> None:
+    """A call without any answer lacks none; what cannot be redacted is unreadable."""
     assert find_reasons("v2", make_body(b'{"inputs": []}'), Body()) == {"request_no_input"}
-
-
-def test_a_call_without_any_answer_lacks_nothing() -> None:
     none = Body(whole=False)
     assert list_gaps(none, "response") == []
     assert list_gaps(none, "request") == [("request", "broken_off")]
-
-
-def test_reports_bodies_that_cannot_be_redacted_as_unreadable() -> None:
     assert make_body(b"x").dropped().gap == "unreadable"
     assert make_body(b"x", whole=False).dropped().gap == "broken_off"
     assert make_body(b"").dropped().gap is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import re
 import threading
 from typing import Any
 
@@ -81,7 +82,7 @@ class Connection:
         self.requests.append((f"{scope['method']} {scope['path']}", list(scope["headers"]), body))
         if not self.begins_at_once:
             await send(start)
-        await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.body", "body": scope["path"].encode()})
 
     @property
     def bodies(self) -> list[bytes]:
@@ -117,6 +118,8 @@ async def test_a_body_stays_a_body_wherever_it_is_cut() -> None:
                 await connection.send(request[:cut], request[cut:] + NEXT)
                 requests = [(line, body) for line, _, body in connection.requests]
                 assert requests == expected, (asks, cut)
+                answered = re.findall(rb"/v2/\S+", connection.transport.written)
+                assert answered == [b"/v2/models/m/infer", b"/v2/next"], (asks, cut)
                 assert not connection.transport.closed, (asks, cut)
 
 

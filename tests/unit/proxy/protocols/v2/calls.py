@@ -21,22 +21,11 @@ def encode_body(content: Content) -> bytes:
 
 
 def make_exchange(
-    request: Content,
-    response: Content = b"",
-    *,
-    path: str = "/v2/models/m/infer",
-    request_headers: Headers = (),
-    response_headers: Headers = (),
-    status: int = 200,
+    request: Content, response: Content = b"", *, path: str = "/v2/models/m/infer", **more: Any
 ) -> Exchange:
-    return exchanged.make_exchange(
-        path,
-        encode_body(request),
-        encode_body(response),
-        sent=request_headers,
-        answered=response_headers,
-        status=status,
-    )
+    """Make an exchange without headers. `more`: as for the function of all protocols."""
+    bodies = encode_body(request), encode_body(response)
+    return exchanged.make_exchange(path, *bodies, **({"sent": (), "answered": ()} | more))
 
 
 def read_exchange(sample: Exchange, model: Model | None = None) -> Reading:

@@ -208,7 +208,7 @@ def test_coded_bodies_that_are_not_read() -> None:
         ("gzip", bomb, "the body becomes larger"),
         ("gzip" + ",gzip" * 9, b"", "content-encoding names 10 codings"),
     ):
-        result = read(content, make_answer(), request_headers=[("content-encoding", coding)])
+        result = read(content, make_answer(), sent=[("content-encoding", coding)])
         assert list_data(result) == [content]
         sentence = f"the request is kept coded, as it came: {problem}"
         assert (result.problem or "").startswith(sentence)
@@ -242,8 +242,8 @@ def test_binary_tensors_both_ways() -> None:
         request + images,
         response + raw,
         VISION,
-        request_headers=make_lengths(request),
-        response_headers=make_lengths(response),
+        sent=make_lengths(request),
+        answered=make_lengths(response),
     )
     assert result.problem is None
     assert list_data(result) == [JPEG, PNG]
@@ -255,13 +255,13 @@ def test_binary_tensors_both_ways() -> None:
 def test_a_binary_answer_becomes_json() -> None:
     head = b'{"outputs": [{"name": "y", "datatype": "INT32", "shape": [1], "parameters": '
     head += b'{"binary_data_size": 4, "note": 1e400}}]}'
-    result = read(GREETING, head + b"\7\0\0\0", response_headers=make_lengths(head))
+    result = read(GREETING, head + b"\7\0\0\0", answered=make_lengths(head))
     expected = b'{"outputs":[{"name":"y","shape":[1],"datatype":"INT32","parameters":{"note":1e400}'
     assert result.inferences[0].response == expected + b',"data":[7]}]}'
 
 
 def test_a_body_that_is_one_raw_tensor() -> None:
-    result = read(JPEG, make_answer(), VISION, request_headers=make_lengths(b""))
+    result = read(JPEG, make_answer(), VISION, sent=make_lengths(b""))
     assert list_data(result) == [JPEG]
 
 
@@ -269,7 +269,7 @@ def test_a_length_that_is_none() -> None:
     content = encode_body(GREETING)
     for length in ("-1", "x", "9" * 40, "99999", "", "1e3", "²"):
         headers = [("inference-header-content-length", length)]
-        result = read(content, make_answer(), request_headers=headers)
+        result = read(content, make_answer(), sent=headers)
         assert list_data(result) == [content], length
         assert "inference-header-content-length" in (result.problem or ""), length
 
@@ -279,7 +279,7 @@ def test_sizes_that_do_not_fit() -> None:
         tensor = make_tensor("INT32", [1], parameters={"binary_data_size": size})
         head = encode_body({"inputs": [tensor]})
         body = head + b"\1\0\0\0"
-        result = read(body, make_answer(), request_headers=make_lengths(head))
+        result = read(body, make_answer(), sent=make_lengths(head))
         assert "binary data has 4 bytes" in (result.problem or ""), size
 
 
@@ -288,7 +288,7 @@ def test_a_stream_of_answers() -> None:
     events = make_events(*parts) + b"data: [DONE]\n\n"
     sse = [("content-type", "text/event-stream; charset=utf-8")]
     for path in ("/v2/models/m/infer_stream", "/v2/models/m/generate_stream"):
-        result = read(GREETING, events, path=path, response_headers=sse)
+        result = read(GREETING, events, path=path, answered=sse)
         (inference,) = result.inferences
         assert list_outputs(inference) == [["He"], ["llo"]]
         assert (inference.data, result.response_id, result.problem) == (b"Hi", "output-1", None)
@@ -367,7 +367,7 @@ def test_a_shape_that_is_not_that_of_the_values_is_flagged() -> None:
     binary = {"datatype": "BF16", "parameters": {"binary_data_size": 4}}
     head = encode_body({"outputs": [make_numbers([3], None) | binary]})
     lengths = make_lengths(head)
-    reading = read({"inputs": [right]}, head + b"\x80\x3f\0\0", response_headers=lengths)
+    reading = read({"inputs": [right]}, head + b"\x80\x3f\0\0", answered=lengths)
     assert "does not have the values of its shape" in (reading.problem or "")
     (output,) = json.loads(reading.inferences[0].response or b"")["outputs"]
     assert output["data"] == [1.0, 0.0]
