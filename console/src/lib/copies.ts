@@ -1,8 +1,8 @@
 /** The question of a link, and an export of it, as commands and programs that give the same. */
 
-import type { Link } from "./link.ts";
+import type { Link } from "./router.svelte.ts";
 import { buildConditions } from "./questions.ts";
-import { readSpan } from "./times.ts";
+import { readSpan } from "./format.ts";
 
 /** As many as one page of the API has at most. */
 const LIMIT = 1000;

@@ -2,7 +2,7 @@
 
 import { addCondition } from "./cql.ts";
 import { type Extent, readExtent } from "./extents.ts";
-import { readSpan } from "./times.ts";
+import { readSpan } from "./format.ts";
 import type { Schemas } from "./types.ts";
 
 export type Erasure = Omit<Schemas["Erasure"], "asked"> & { asked: ErasureCriteria | null };

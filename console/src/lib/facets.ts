@@ -1,8 +1,8 @@
 /** The values of one field among the inferences of a filter: asked only when it is opened. */
 
-import type { Link } from "./link.ts";
+import type { Link } from "./router.svelte.ts";
 import { askAggregate } from "./questions.ts";
-import { writeShortTime } from "./times.ts";
+import { writeShortTime } from "./format.ts";
 
 export interface Value {
   title: string;

@@ -4,8 +4,8 @@
  */
 
 import { path, Problem, readStream } from "./api.ts";
-import type { Link } from "./link.ts";
-import { readSpan } from "./times.ts";
+import type { Link } from "./router.svelte.ts";
+import { readSpan } from "./format.ts";
 
 const LOCK = "inference-store-live";
 const PAUSE_MS = 5000;

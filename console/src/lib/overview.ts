@@ -3,11 +3,10 @@
 import { get, path } from "./api.ts";
 import { colourClass } from "./colours.ts";
 import { quoteText } from "./cql.ts";
-import { withQuery } from "./entries.svelte.ts";
-import { EMPTY_LINK, formatLink, type Link } from "./link.ts";
-import { writeCount, writeMilliseconds } from "./numbers.ts";
+import { withQuery } from "./answers.svelte.ts";
+import { EMPTY_LINK, formatLink, type Link } from "./router.svelte.ts";
+import { readSpan, writeCount, writeEdge, writeMilliseconds } from "./format.ts";
 import { askSome } from "./questions.ts";
-import { readSpan, writeEdge } from "./times.ts";
 import type { Inference, Schemas } from "./types.ts";
 
 export type Overview = Schemas["Overview"];

@@ -1,9 +1,8 @@
 /** Retention policies: read, drafted, and written as the API takes them. */
 
 import { get, getRevised, path, Problem } from "./api.ts";
-import { readPeriod } from "./durations.ts";
+import { readPeriod, showId } from "./format.ts";
 import type { Extent } from "./extents.ts";
-import { showId } from "./ids.ts";
 import { readTypes } from "./texts.ts";
 import type { Schemas } from "./types.ts";
 

@@ -4,8 +4,8 @@
  */
 
 import { takeEarly } from "./early.ts";
-import type { Link } from "./link.ts";
-import { Loaded } from "./loaded.svelte.ts";
+import type { Link } from "./router.svelte.ts";
+import { Loaded } from "./answers.svelte.ts";
 import { keepPreviews } from "./preview.svelte.ts";
 import { askCount, askPage, NEXT_PAGE } from "./questions.ts";
 import type { Inference, InferencePage } from "./types.ts";

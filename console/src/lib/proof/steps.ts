@@ -1,14 +1,12 @@
 /** The steps by which one certificate is verified. Each has a sentence that says how it came out. */
 
 import { Problem } from "../api.ts";
-import { writeCount } from "../numbers.ts";
+import { writeCount } from "../format.ts";
 import { askBytes, askErasureCertificates, askKeyDocuments, askLeaves, type ListedCertificate } from "./ask.ts";
-import { type Bytes, sha256, toHex } from "./bytes.ts";
+import { type Bytes, sha256, toHex, Tree } from "./bytes.ts";
 import { NotSigned } from "./canonical.ts";
 import { CERTIFICATE, readCount, readDocument, readMembers, readText, type SignedDocument } from "./documents.ts";
-import { isSignedBy, type Trust } from "./keys.ts";
-import { Tree } from "./merkle.ts";
-import { makeRing } from "./ring.ts";
+import { isSignedBy, makeRing, type Trust } from "./keys.ts";
 
 /** `open`: it could not be checked, and the words say why. */
 export type Outcome = "good" | "bad" | "open";
