@@ -1,9 +1,8 @@
 /** Metadata of an inference, with the tags and notes of people. */
 
 import { change, path } from "./api.ts";
-import { askFacet } from "./facets.ts";
 import { writeCell } from "./format.ts";
-import { EMPTY_LINK } from "./router.svelte.ts";
+import { askQueryables } from "./questions.ts";
 import type { Inference, MetadataItem, Schemas } from "./types.ts";
 
 /** Types that a metadata value may be compared as. */
@@ -53,10 +52,10 @@ export function readTags(items: MetadataItem[] | undefined): string[] {
   }
 }
 
-/** The tags that most inferences of a model have, for completion; none if it has no tags yet. */
+/** Tags that inferences of a model have, for completion. A question for their values would be refused if there are none. */
 export async function askTags(model: string, signal: AbortSignal): Promise<string[]> {
-  const values = await askFacet({ ...EMPTY_LINK, model }, "tags", "string", signal).catch(() => []);
-  return values.map(({ value }) => value).filter((value) => typeof value === "string");
+  const { properties } = await askQueryables(model, signal);
+  return (properties["tags[]"]?.examples ?? []).map(String);
 }
 
 export async function changeTags(model: string, uids: string[], add: string[], remove: string[]): Promise<Tagged> {
