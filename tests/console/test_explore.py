@@ -44,6 +44,7 @@ def test_draws_boxes_where_the_model_said(open_page: OpenPage) -> None:
 
 def test_click_fixes_a_fault_in_the_filter(open_page: OpenPage) -> None:
     page = open_page(MODEL)
+    list_ids(page)
     box = page.get_by_role("combobox", name="Filter")
     box.fill("frame_numer < 2")
     box.press("Enter")

@@ -41,6 +41,11 @@ class Me {
     models.answer.clear();
   }
 
+  /** Whether the api asks for a key. */
+  get isGuarded(): boolean {
+    return this.answer.data?.switched_on.access_control ?? false;
+  }
+
   /** Whether a right is had over some model, or over everything; the API decides about each. */
   may(right: string, isWide = false): boolean {
     const { data } = this.answer;
