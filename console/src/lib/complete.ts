@@ -42,6 +42,13 @@ export function findKind(queryable: Queryable): string {
   return schema.type === "integer" ? "number" : (schema.type ?? "");
 }
 
+/** What finds a value of a name; of `label`, that of a prediction. */
+export function writeCondition(name: string, value: unknown, queryable?: Queryable): string {
+  if (name === "label") return value === null ? "NOT prediction()" : `prediction(label = ${quoteText(String(value))})`;
+  const kind = queryable ? findKind(queryable) : "";
+  return writeEqual(queryable?.["x-cql2-text"] ?? name, value, { boolean: "bool", time: "timestamp" }[kind] ?? kind);
+}
+
 export function complete(before: string, known: Queryables): Completion {
   const names = isInPrediction(before) ? known.$defs.prediction.properties : known.properties;
   const joined = AFTER_COMPARISON.exec(before);
