@@ -89,27 +89,3 @@ export function writeClient(link: Link): string {
 export function writeDataset(link: Link, format: string): string {
   return writeClientWith(link, "", [`print(inferences.to_dataset(${JSON.stringify(format)}, ${JSON.stringify(format)}))`]);
 }
-
-/** With Python alone. It goes on to the last page. */
-export function writePython(link: Link, isGuarded: boolean): string {
-  return [
-    "import json",
-    ...(isGuarded ? ["import os"] : []),
-    "import urllib.request",
-    "",
-    `address = ${JSON.stringify(addressOf(link, "inferences/query"))}`,
-    `question = json.loads(${JSON.stringify(bodyOf(link))})`,
-    'headers = {"Content-Type": "application/json"}',
-    ...(isGuarded ? [`headers["Authorization"] = "Bearer " + os.environ["${KEY}"]`] : []),
-    "while True:",
-    "    request = urllib.request.Request(address, json.dumps(question).encode(), headers)",
-    "    with urllib.request.urlopen(request) as answer:",
-    "        page = json.load(answer)",
-    '    for item in page["items"]:',
-    '        print(item["inference_id"])',
-    '    if page["next"] is None:',
-    "        break",
-    '    question["cursor"] = page["next"]',
-    "",
-  ].join("\n");
-}
