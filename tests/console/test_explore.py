@@ -151,7 +151,7 @@ def test_the_score_hides_boxes_and_becomes_a_filter(open_page: OpenPage) -> None
     page.get_by_role("slider", name="Lowest score").fill("0.9")
     expect(page.locator("polygon.outline")).to_have_count(1)
     expect(page.locator(".dim .id")).to_have_text([f"{STREET}-0003"])
-    page.get_by_role("button", name="Make it a filter").click()
+    page.get_by_role("button", name="Add to filter").click()
     expect(page.locator(".tile")).to_have_count(1)
 
 
@@ -306,7 +306,11 @@ def test_disagreements_come_first(open_page: OpenPage) -> None:
     page = open_page()
     page.route(f"**/{SMALL}/inferences/query", answer_page)
     page.goto(f"{page.url.partition('#')[0]}#/compare?a={SMALL}&b={STREET}")
-    expect(page.get_by_text(f"{COMPARED} had an input that B saw too")).to_be_visible()
+    expect(
+        page.get_by_text(
+            f"{COMPARED} of A's newest {COMPARED} inferences have an input that B also saw"
+        )
+    ).to_be_visible()
     first = page.locator(".pair").first
     expect(first).to_contain_text("Different top labels")
     expect(first.locator("img")).to_have_count(2)

@@ -12,7 +12,7 @@ export interface Sides {
   b: Link;
 }
 
-export interface Pair {
+interface Pair {
   a: Inference;
   b: Inference;
   /** From 0 (they agree) to 1 (another label). */

@@ -3,7 +3,7 @@
 import { quoteText, writeEqual } from "./cql.ts";
 import type { Queryable, Queryables } from "./types.ts";
 
-export interface Suggestion {
+interface Suggestion {
   text: string;
   /** Of the name, its type; of a value, nothing. */
   kind: string;

@@ -28,7 +28,7 @@ function joinLines(lines: string[]): string {
 }
 
 /** `isGuarded`: whether the api asks for a key. */
-export function writeRequest(address: string, isGuarded: boolean, ...more: string[]): string {
+function writeRequest(address: string, isGuarded: boolean, ...more: string[]): string {
   return joinLines([`curl -s ${quote(address)}`, ...(isGuarded ? [`-H "Authorization: Bearer $${KEY}"`] : []), ...more]);
 }
 

@@ -41,7 +41,7 @@ export function writeBytes(size: number | null): string {
   return `${unit && left < 100 ? left.toFixed(1) : Math.round(left)} ${units[unit]}`;
 }
 
-export interface Span {
+interface Span {
   from: string | null;
   to: string | null;
 }

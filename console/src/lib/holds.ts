@@ -40,7 +40,7 @@ export function writeModel({ model_id: id }: Hold): string {
   return showId(id) ?? "every model, including future ones";
 }
 
-export interface HoldDraft {
+interface HoldDraft {
   way: "filter" | "ids";
   filter: string;
   ids: string;

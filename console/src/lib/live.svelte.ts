@@ -12,7 +12,7 @@ const PAUSE_MS = 5000;
 /** The api sends a sign of life every ten seconds. */
 const SILENT_MS = 30_000;
 
-export type LiveState = "off" | "connecting" | "on" | "elsewhere";
+type LiveState = "off" | "connecting" | "on" | "elsewhere";
 
 export class Live {
   state = $state<LiveState>("off");

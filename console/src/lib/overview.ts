@@ -35,7 +35,7 @@ export async function askOverview(link: Link, signal: AbortSignal): Promise<Show
 }
 
 /** Explore, of the window of the overview or a narrower one. */
-export function toExplore({ model, time }: Link, filter = "", bar?: Bar): string {
+function toExplore({ model, time }: Link, filter = "", bar?: Bar): string {
   const own = bar ? `${bar.received_from}..${bar.received_to}` : time;
   return formatLink({ ...EMPTY_LINK, model, time: own, filter });
 }
@@ -141,7 +141,7 @@ function binScores(link: Link, scores: Overview["scores"]): Column[] {
   });
 }
 
-export interface Figure {
+interface Figure {
   name: string;
   value: string;
   href: string;
@@ -161,11 +161,11 @@ export function listFigures(link: Link, { inferences, errors, predicted, latency
   ];
 }
 
-export function writeShare(share: number): string {
+function writeShare(share: number): string {
   return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 }
 
-export interface Concern {
+interface Concern {
   title: string;
   href: string;
   isGrave: boolean;

@@ -10,7 +10,7 @@ export interface Patch {
 }
 
 /** The part of a picture around a prediction: a square, in its pixels. */
-export interface Crop {
+interface Crop {
   left: number;
   top: number;
   edge: number;

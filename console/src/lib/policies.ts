@@ -6,11 +6,10 @@ import type { Extent } from "./extents.ts";
 import { readTypes } from "./texts.ts";
 import type { Schemas } from "./types.ts";
 
-export type ShownRule = Schemas["Rule"];
+type ShownRule = Schemas["Rule"];
 export type Version = Schemas["PolicyVersion"];
 
 export type Policy = Schemas["Policy"];
-export type Losing = Schemas["LossCount"];
 
 export type Preview = Schemas["PolicyPreview"];
 export type Run = Schemas["RetentionRun"];
@@ -73,7 +72,7 @@ export function writeAge(age: string): string {
 }
 
 /** A rule as it is being written; what is empty is left out. */
-export interface DraftRule {
+interface DraftRule {
   name: string;
   filter: string;
   types: string;

@@ -64,7 +64,7 @@ const NAMES = {
   ...{ selected: "sel", marked: "p", beside: "with", live: "live" },
 } as const;
 
-export function parseLink(fragment: string): Link {
+function parseLink(fragment: string): Link {
   const [where = "", query = ""] = fragment.replace(/^#\/?/, "").split("?", 2);
   if (where === COMPARE) return { ...EMPTY_LINK, list: COMPARE, search: query };
   const [page, model = "", entry = ""] = where.split("/", 3);

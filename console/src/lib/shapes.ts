@@ -17,7 +17,7 @@ export function sortAsked<Of extends Pick<Prediction, "ordinal" | "rank">>(all: 
   return all.toSorted((a, b) => late(a) - late(b) || a.rank - b.rank);
 }
 
-export type Point = [x: number, y: number];
+type Point = [x: number, y: number];
 
 export interface Shape {
   ordinal: number;

@@ -29,7 +29,7 @@ export function countInBlock(columns: number): number {
   return columns * Math.ceil(IN_BLOCK / columns);
 }
 
-export const NEAR = "700px";
+const NEAR = "700px";
 const heard = new WeakMap<Element, (isNear: boolean) => void>();
 
 const observer = new IntersectionObserver(

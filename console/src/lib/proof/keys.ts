@@ -77,7 +77,7 @@ function readRaw(word: string): Bytes {
   return raw;
 }
 
-export interface KeyRing {
+interface KeyRing {
   /** The keys, with the id of the key that introduced each; null: the reader gave it. */
   keys: Map<string, { key: PublicKey; by: string | null }>;
   /** The id of the key that was introduced last. */

@@ -48,7 +48,7 @@ function checkPlace({ kind, document }: SignedDocument, number: number): Step {
   const stated = readCount(document, "number");
   if (kind !== CERTIFICATE) return { title, outcome: "bad", words: `Not a certificate, but a ${kind.slice(0, 80)}.` };
   if (stated !== number) return { title, outcome: "bad", words: `It says that it is number ${stated}.` };
-  return { title, outcome: "good", words: `It says itself that it is certificate ${number}.` };
+  return { title, outcome: "good", words: `The document says that it is certificate ${number}.` };
 }
 
 async function checkSignature(
@@ -142,7 +142,7 @@ async function sumList(list: Bytes): Promise<{ root: string; size: number; objec
   return { root: toHex(await tree.root()), size: tree.size, objects };
 }
 
-export interface Verdict {
+interface Verdict {
   outcome: Outcome;
   words: string;
 }
