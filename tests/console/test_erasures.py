@@ -258,7 +258,7 @@ def test_requires_a_new_preview_after_a_change(open_page: OpenPage, console: Con
     preview(page)
     page.get_by_label("Name").fill("another")
     expect(page.get_by_role("button", name="Save this policy")).to_have_count(0)
-    expect(page.get_by_text("It changed since the preview")).to_be_visible()
+    expect(page.get_by_text("Changed since the preview")).to_be_visible()
     page.get_by_role("button", name="JSON").click()
     text = page.get_by_label("Policy as JSON")
     expected = {"rules": [{"name": "another", "keep_inference": "P8Y"}]}
