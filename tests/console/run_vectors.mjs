@@ -1,12 +1,11 @@
 // Answers the questions of proof_vectors.json, given as standard input, by the console's own modules.
 
 import { readFileSync } from "node:fs";
-import { toHex } from "../../console/src/lib/proof/bytes.ts";
+import { toHex, Tree } from "../../console/src/lib/proof/bytes.ts";
 import { NotSigned, parseExact, writeCanonical } from "../../console/src/lib/proof/canonical.ts";
 import { SignedChain } from "../../console/src/lib/proof/chain.ts";
 import { readDocument } from "../../console/src/lib/proof/documents.ts";
 import { NoKey, readTrust } from "../../console/src/lib/proof/keys.ts";
-import { Tree } from "../../console/src/lib/proof/merkle.ts";
 
 const encode = (text) => new TextEncoder().encode(text);
 const fromHex = (text) => Uint8Array.from(text.match(/../g), (pair) => parseInt(pair, 16));

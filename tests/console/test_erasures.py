@@ -239,13 +239,13 @@ def test_a_policy_is_previewed_saved_and_run(open_page: OpenPage, console: Conso
     region = page.get_by_role("region", name="Preview")
     expect(region.locator("dd").first).to_have_text("3")
     expect(region.locator("tbody tr").first).to_contain_text("aged-cameras")
-    page.get_by_label("At once").check()
+    page.get_by_label("Immediately").check()
     page.get_by_role("button", name="Save this policy").click()
     expect(page.get_by_role("region", name="What applies")).to_contain_text(
         "Everything is kept for 30 minutes."
     )
     page.get_by_role("button", name="Run now for aged-cameras").click()
-    runs = page.get_by_role("region", name="The newest runs").locator("tbody tr")
+    runs = page.get_by_role("region", name="Recent runs").locator("tbody tr")
     run = runs.filter(has_text="aged-cameras").first  # one of the whole store may begin too
     expect(run).to_contain_text("done", timeout=180_000)
     assert console.count("aged-cameras") == 0
@@ -258,7 +258,7 @@ def test_requires_a_new_preview_after_a_change(open_page: OpenPage, console: Con
     preview(page)
     page.get_by_label("Name").fill("another")
     expect(page.get_by_role("button", name="Save this policy")).to_have_count(0)
-    expect(page.get_by_text("It changed since the preview")).to_be_visible()
+    expect(page.get_by_text("Changed since the preview")).to_be_visible()
     page.get_by_role("button", name="JSON").click()
     text = page.get_by_label("Policy as JSON")
     expected = {"rules": [{"name": "another", "keep_inference": "P8Y"}]}
@@ -300,13 +300,13 @@ def test_revokes_a_version_and_removes_a_policy(open_page: OpenPage, console: Co
         console.ask("PUT", path, name_owner(path, policy))
     page = open_page(f"#/list/retention/model%3A{model}")
     own = page.get_by_role("region", name="Its own policy")
-    expect(own).to_contain_text("A new version waits and begins at")
+    expect(own).to_contain_text("A new version takes effect at")
     own.get_by_role("button", name="Revoke …").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
-    expect(own).not_to_contain_text("waits and begins")
+    expect(own).not_to_contain_text("takes effect at")
     own.get_by_role("button", name="Remove …").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
-    expect(own).to_contain_text("It has no policy of its own in force")
+    expect(own).to_contain_text("No policy of its own is in force")
     expect(page.get_by_role("region", name="Versions").locator("summary")).to_have_count(3)
     page.get_by_role("link", name="Set a policy …").click()  # of a revision that was removed
     preview(page)
@@ -326,7 +326,7 @@ def test_policies_of_a_project_apply_to_its_models(open_page: OpenPage, console:
     expect(applies).to_contain_text("Everything is kept for 7 years.")
     expect(applies).to_contain_text("at most 5,000 inferences")
     own = page.get_by_role("region", name="Its own policy")
-    expect(own).to_contain_text("It has no policy of its own in force")
+    expect(own).to_contain_text("No policy of its own is in force")
 
 
 def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Console) -> None:

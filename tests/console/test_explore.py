@@ -44,6 +44,7 @@ def test_draws_boxes_where_the_model_said(open_page: OpenPage) -> None:
 
 def test_click_fixes_a_fault_in_the_filter(open_page: OpenPage) -> None:
     page = open_page(MODEL)
+    list_ids(page)
     box = page.get_by_role("combobox", name="Filter")
     box.fill("frame_numer < 2")
     box.press("Enter")
@@ -51,7 +52,11 @@ def test_click_fixes_a_fault_in_the_filter(open_page: OpenPage) -> None:
     page.locator("summary", has_text="data_source").click()
     expect(page.locator("details[open] p")).to_have_count(0)  # it says nothing of this key
     expect(page.get_by_role("alert")).to_contain_text("There is no metadata key 'frame_numer'")
-    expect(page.locator(".tile")).to_have_count(0)
+    # what was shown before stays, without being taken for an answer
+    expect(page.locator("[inert] .tile").first).to_be_visible()
+    page.get_by_role("link", name="go back to the previous one").click()
+    expect(page.get_by_text(f"{PAGE} of {STREETS} inferences")).to_be_visible()
+    page.go_back()
     page.get_by_role("button", name="Use frame_number").click()
     expect(page.get_by_text("2 inferences", exact=True)).to_be_visible()
     expect(page).to_have_url(re.compile("f=frame_number%20%3C%202"))
@@ -145,7 +150,8 @@ def test_the_score_hides_boxes_and_becomes_a_filter(open_page: OpenPage) -> None
     expect(page.locator("polygon.outline")).to_have_count(4)
     page.get_by_role("slider", name="Lowest score").fill("0.9")
     expect(page.locator("polygon.outline")).to_have_count(1)
-    page.get_by_role("button", name="Make it a filter").click()
+    expect(page.locator(".dim .id")).to_have_text([f"{STREET}-0003"])
+    page.get_by_role("button", name="Add to filter").click()
     expect(page.locator(".tile")).to_have_count(1)
 
 
@@ -278,6 +284,8 @@ def test_the_map_shows_where_and_filters(open_page: OpenPage) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_text("1 inference", exact=True)).to_be_visible()
     expect(clusters).to_have_count(1)
+    # one place is shown with the region around it
+    expect(page.locator(".bar text", has_text=re.compile(r"^\d+ km$"))).to_be_visible()
     assert "S_INTERSECTS(location, BBOX(" in page.url.replace("%20", " ").replace("%2C", ",")
 
 
@@ -298,7 +306,11 @@ def test_disagreements_come_first(open_page: OpenPage) -> None:
     page = open_page()
     page.route(f"**/{SMALL}/inferences/query", answer_page)
     page.goto(f"{page.url.partition('#')[0]}#/compare?a={SMALL}&b={STREET}")
-    expect(page.get_by_text(f"{COMPARED} had an input that B saw too")).to_be_visible()
+    expect(
+        page.get_by_text(
+            f"{COMPARED} of A's newest {COMPARED} inferences have an input that B also saw"
+        )
+    ).to_be_visible()
     first = page.locator(".pair").first
     expect(first).to_contain_text("Different top labels")
     expect(first.locator("img")).to_have_count(2)

@@ -130,22 +130,6 @@ def test_the_selected_alone_are_exported(open_page: OpenPage, console: Console) 
     assert find_last(console)["filter"].startswith("uid IN (")
 
 
-def test_offers_choices_that_a_newer_api_lists(open_page: OpenPage) -> None:
-    page = open_page(EXPLORE)
-    blobs = {"anyOf": [{"enum": ["none", "links"]}, {"type": "null"}]}
-    request = {"properties": {"format": {"enum": ["parquet", "newest"]}, "blobs": blobs}}
-    document = {"components": {"schemas": {"ExportRequest": request}}}
-    page.route("**/openapi.json", lambda route: route.fulfill(json=document))
-    page.route("**/exports", lambda route: route.fulfill(status=422, json={"detail": "no"}))
-    open_dialog(page)
-    page.get_by_label("Format").select_option("newest")
-    page.get_by_label("Inputs and responses").select_option("links")
-    with page.expect_request("**/exports") as sent:
-        page.get_by_role("button", name="Export 4").click()
-    body = json.loads(sent.value.post_data or "")
-    assert (body["format"], body["blobs"]) == ("newest", "links")
-
-
 def test_a_refusal_is_explained(open_page: OpenPage) -> None:
     page = open_page(EXPLORE)
     open_dialog(page)

@@ -49,6 +49,8 @@ def test_patches_are_sorted_and_lead_to_their_prediction(open_page: OpenPage) ->
     page = open_page(f"{MODEL}?v=patches&f=prediction(label%20%3D%20'person')&s=prediction.score")
     patches = page.locator(".tile")
     expect(patches.first.locator("img")).to_be_visible()
+    count = page.get_by_role("toolbar", name="Grid").get_by_role("status")
+    expect(count).to_have_text(re.compile(r"^\d+ patches"))
     scores = [float(text) for text in page.locator(".tile b").all_text_contents()]
     assert scores[:8] == [0, 0, 0.01, 0.01, 0.02, 0.02, 0.03, 0.03]
     assert scores == sorted(scores)

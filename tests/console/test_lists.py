@@ -40,6 +40,11 @@ def test_filters_are_in_the_address(open_page: OpenPage, edited: str) -> None:
     expect(page.locator("tbody pre")).to_contain_text('"seen"')
     again = open_page(page.url.partition("/console/")[2])
     expect(again.locator("tbody tr")).to_have_count(1)
+    narrow = open_page(page.url.partition("/console/")[2], narrow=True)
+    cell = narrow.locator("tbody td", has_text="Metadata changed")
+    expect(cell).to_have_attribute("data-title", "What")
+    assert (box := cell.bounding_box())
+    assert box["x"] + box["width"] <= 390
     again.get_by_label("Until").fill("2020-01-01T00:00")
     again.get_by_role("button", name="Apply").click()
     expect(again.get_by_text("No matching entries.")).to_be_visible()

@@ -43,6 +43,11 @@ def test_each_bar_leads_to_what_it_counts(open_page: OpenPage, console: Console)
     expect(page).to_have_url(re.compile(r"#/m/street-detector\?t=2\d{3}.*\.\."))
     page.go_back()
 
+    axis = page.locator("figure").first.locator(".axis li")
+    highest = max(bar["inferences"] for bar in overview["bars"])
+    assert int(axis.first.inner_text()) >= highest
+    expect(page.get_by_role("listitem").filter(has_text="p95").locator(".dot")).to_be_visible()
+
     scores = list_parts(page, "Inferences by top score")
     bins = [score for score in overview["scores"] if score["inferences"]]
     assert follow(page, scores.first) == bins[0]["inferences"]

@@ -19,8 +19,3 @@ export const ACTIONS = [
   "audit_values_taken", "certificates_begun_anew", "limit_lifted",
 ];
 
-/** `Data read`, of `data_read`. */
-export function writeAction(action: string): string {
-  const words = action.replaceAll("_", " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
-}

@@ -1,7 +1,6 @@
 /** The books: whether they close, and what differs, in words. */
 
-import { writeCount } from "./numbers.ts";
-import { writeTime } from "./times.ts";
+import { writeCount, writeTime } from "./format.ts";
 import type { Schemas } from "./types.ts";
 
 export const OUTCOMES = ["stored", "duplicate", "dead", "parked", "expired", "erased_again", "lost", "not_delivered"] as const;

@@ -1,9 +1,24 @@
-/** Who looks, and what they may do. */
+/** Who looks, what they may do, and which models they may see. */
 
+import { Loaded } from "./answers.svelte.ts";
 import { get, Problem } from "./api.ts";
-import { Loaded } from "./loaded.svelte.ts";
-import { models } from "./models.svelte.ts";
-import type { Caller } from "./types.ts";
+import type { Caller, Model } from "./types.ts";
+
+const MOST = 1000;
+
+class Models {
+  readonly answer = new Loaded<{ items: Model[]; next: string | null }>();
+
+  ask(): void {
+    this.answer.ask((signal) => get(`models?limit=${MOST}`, signal));
+  }
+
+  find(id: string): Model | null {
+    return this.answer.data?.items.find((model) => model.model_id === id) ?? null;
+  }
+}
+
+export const models = new Models();
 
 const ENDED =
   "The page was cleared; its address stays the same. If your key was revoked or has expired, " +
@@ -24,6 +39,11 @@ class Me {
     this.answer.clear();
     this.answer.problem = problem;
     models.answer.clear();
+  }
+
+  /** Whether the api asks for a key. */
+  get isGuarded(): boolean {
+    return this.answer.data?.switched_on.access_control ?? false;
   }
 
   /** Whether a right is had over some model, or over everything; the API decides about each. */

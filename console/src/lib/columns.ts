@@ -1,10 +1,8 @@
 /** The columns of the table: which there may be, which are shown, and what their cells say. */
 
-import { writeCell } from "./cells.ts";
+import { showId, writeBytes, writeCell, writeMilliseconds, writeScore } from "./format.ts";
 import { findKind } from "./complete.ts";
-import { showId } from "./ids.ts";
 import { readKey } from "./metadata.ts";
-import { writeBytes, writeMilliseconds, writeScore } from "./numbers.ts";
 import type { Inference, Queryables } from "./types.ts";
 
 export interface Column {

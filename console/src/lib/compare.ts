@@ -1,8 +1,8 @@
 /** Two models over the same inputs, or one model in two spans of time. */
 
 import { addCondition, quoteText } from "./cql.ts";
-import { EMPTY_LINK, type Link } from "./link.ts";
-import { writeCount } from "./numbers.ts";
+import { EMPTY_LINK, type Link } from "./router.svelte.ts";
+import { writeCount } from "./format.ts";
 import { askAggregate, askPage } from "./questions.ts";
 import type { Inference, InferencePage } from "./types.ts";
 
@@ -12,7 +12,7 @@ export interface Sides {
   b: Link;
 }
 
-export interface Pair {
+interface Pair {
   a: Inference;
   b: Inference;
   /** From 0 (they agree) to 1 (another label). */

@@ -3,7 +3,7 @@
 import { quoteText, writeEqual } from "./cql.ts";
 import type { Queryable, Queryables } from "./types.ts";
 
-export interface Suggestion {
+interface Suggestion {
   text: string;
   /** Of the name, its type; of a value, nothing. */
   kind: string;
@@ -40,6 +40,13 @@ export function findKind(queryable: Queryable): string {
   const schema = queryable.anyOf?.[0] ?? queryable.items ?? queryable;
   if (schema.format === "date-time") return "time";
   return schema.type === "integer" ? "number" : (schema.type ?? "");
+}
+
+/** What finds a value of a name; of `label`, that of a prediction. */
+export function writeCondition(name: string, value: unknown, queryable?: Queryable): string {
+  if (name === "label") return value === null ? "NOT prediction()" : `prediction(label = ${quoteText(String(value))})`;
+  const kind = queryable ? findKind(queryable) : "";
+  return writeEqual(queryable?.["x-cql2-text"] ?? name, value, { boolean: "bool", time: "timestamp" }[kind] ?? kind);
 }
 
 export function complete(before: string, known: Queryables): Completion {

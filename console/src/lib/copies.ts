@@ -1,8 +1,8 @@
 /** The question of a link, and an export of it, as commands and programs that give the same. */
 
-import type { Link } from "./link.ts";
+import type { Link } from "./router.svelte.ts";
 import { buildConditions } from "./questions.ts";
-import { readSpan } from "./times.ts";
+import { readSpan } from "./format.ts";
 
 /** As many as one page of the API has at most. */
 const LIMIT = 1000;
@@ -28,7 +28,7 @@ function joinLines(lines: string[]): string {
 }
 
 /** `isGuarded`: whether the api asks for a key. */
-export function writeRequest(address: string, isGuarded: boolean, ...more: string[]): string {
+function writeRequest(address: string, isGuarded: boolean, ...more: string[]): string {
   return joinLines([`curl -s ${quote(address)}`, ...(isGuarded ? [`-H "Authorization: Bearer $${KEY}"`] : []), ...more]);
 }
 
@@ -88,28 +88,4 @@ export function writeClient(link: Link): string {
 
 export function writeDataset(link: Link, format: string): string {
   return writeClientWith(link, "", [`print(inferences.to_dataset(${JSON.stringify(format)}, ${JSON.stringify(format)}))`]);
-}
-
-/** With Python alone. It goes on to the last page. */
-export function writePython(link: Link, isGuarded: boolean): string {
-  return [
-    "import json",
-    ...(isGuarded ? ["import os"] : []),
-    "import urllib.request",
-    "",
-    `address = ${JSON.stringify(addressOf(link, "inferences/query"))}`,
-    `question = json.loads(${JSON.stringify(bodyOf(link))})`,
-    'headers = {"Content-Type": "application/json"}',
-    ...(isGuarded ? [`headers["Authorization"] = "Bearer " + os.environ["${KEY}"]`] : []),
-    "while True:",
-    "    request = urllib.request.Request(address, json.dumps(question).encode(), headers)",
-    "    with urllib.request.urlopen(request) as answer:",
-    "        page = json.load(answer)",
-    '    for item in page["items"]:',
-    '        print(item["inference_id"])',
-    '    if page["next"] is None:',
-    "        break",
-    '    question["cursor"] = page["next"]',
-    "",
-  ].join("\n");
 }

@@ -13,7 +13,7 @@ export function quoteText(text: string): string {
 }
 
 /** A value as a filter writes it, by the type that it was sent with. */
-export function writeValue(value: unknown, type = "string"): string {
+function writeValue(value: unknown, type = "string"): string {
   if (typeof value === "number" || typeof value === "boolean") return String(value);
   const text = String(value);
   const isNumber = type === "int" || type === "float" || type === "number";

@@ -1,7 +1,7 @@
 /** The first page of the link that the console was opened with: asked before the code that shows it has come. */
 
 import { onRefusal } from "./api.ts";
-import { formatLink, type Link, EMPTY_LINK } from "./link.ts";
+import { EMPTY_LINK, formatLink, type Link } from "./router.svelte.ts";
 import { askPage } from "./questions.ts";
 import type { InferencePage } from "./types.ts";
 

@@ -2,12 +2,12 @@
 
 import { addCondition } from "./cql.ts";
 import { type Extent, readExtent } from "./extents.ts";
-import { readSpan } from "./times.ts";
+import { readSpan } from "./format.ts";
 import type { Schemas } from "./types.ts";
 
 export type Erasure = Omit<Schemas["Erasure"], "asked"> & { asked: ErasureCriteria | null };
 
-export interface ErasureCriteria {
+interface ErasureCriteria {
   filter?: string;
   inference_ids?: string[];
   /** How many, once it is over. */
@@ -24,12 +24,12 @@ export const STATES: Record<string, string> = {
   deleting_objects: "The objects of the current batch are being deleted.",
   verifying: "The store verifies that the objects of the current batch are gone.",
   deleting_rows: "The rows of the current batch are being deleted.",
-  certifying: "Nothing is left. The certificate is being signed.",
-  certified: "Nothing is left, and a certificate says so.",
-  deleted: "Nothing is left. There is no certificate, because no key signs them.",
+  certifying: "Everything is erased. The certificate is being signed.",
+  certified: "Everything is erased, and the certificate is signed.",
+  deleted: "Everything is erased. There is no certificate, because no signing key is set.",
   partly_held: "A legal hold keeps the rest, which queries show again. It is erased when the hold is released, unless you give it up.",
   giving_up: "What holds keep is being given up. The certificate comes next.",
-  failed: "Something is left. The erasure will be retried.",
+  failed: "Something could not be erased. The store retries it.",
   cancelling: "It is being cancelled. Queries show everything again in a moment.",
   cancelled: "It was cancelled. Queries show again what it had hidden.",
 };
@@ -102,7 +102,7 @@ export function countGoing({ inferences, dead_letters, parked_events }: Estimate
 }
 
 /** A filter that also has the time range of a link: an erasure takes a filter alone. */
-export function addTime(filter: string, time: string): string {
+function addTime(filter: string, time: string): string {
   const { from, to } = readSpan(time);
   let text = filter;
   if (from) text = addCondition(text, `received_at >= TIMESTAMP('${toUtc(from)}')`);

@@ -7,11 +7,11 @@ export type Part = Schemas["ExportPart"];
 
 export const STATES: Record<string, string> = {
   pending: "Requested. The retention service starts it within seconds.",
-  listing: "What matches is being listed.",
-  writing: "Its parts are being written.",
+  listing: "Listing what matches.",
+  writing: "Writing the parts.",
   done: "All parts are written.",
-  stale: "An erasure deleted some of its parts. Start it again to have the rest of them.",
-  failed: "It cannot be written.",
+  stale: "An erasure deleted some of the parts. Start it again to get the rest.",
+  failed: "The export failed.",
   cancelling: "Its parts are being deleted.",
   cancelled: "It was cancelled; its parts are deleted.",
   expired: "It expired; its parts are deleted.",

@@ -1,6 +1,6 @@
 /** What a change is over: one model, the models of a project, or all. As text: `model:m`. */
 
-import { showId } from "./ids.ts";
+import { showId } from "./format.ts";
 import type { Model } from "./types.ts";
 
 export type Extent = { kind: "model" | "project"; id: string } | { kind: "all"; id: "" };

@@ -61,7 +61,7 @@ function writeOver(project: string | null, model: string | null): string {
   return project === null ? "of everything" : `of project ${project}`;
 }
 
-export type KeyState = "works" | "expired" | "revoked" | "unconfirmed";
+type KeyState = "works" | "expired" | "revoked" | "unconfirmed";
 
 export function readState({ revoked_at, expires_at, unconfirmed }: ApiKey, now = Date.now()): KeyState {
   if (revoked_at !== null) return "revoked";

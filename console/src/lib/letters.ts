@@ -1,7 +1,7 @@
 /** Dead letters: counted by reason, and what became of those that were redriven. */
 
 import { get } from "./api.ts";
-import { type EntryPage, withQuery } from "./entries.svelte.ts";
+import { type EntryPage, withQuery } from "./answers.svelte.ts";
 import type { Schemas } from "./types.ts";
 
 export type Letter = Schemas["DeadLetter"];

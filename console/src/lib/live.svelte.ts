@@ -4,15 +4,15 @@
  */
 
 import { path, Problem, readStream } from "./api.ts";
-import type { Link } from "./link.ts";
-import { readSpan } from "./times.ts";
+import type { Link } from "./router.svelte.ts";
+import { readSpan } from "./format.ts";
 
 const LOCK = "inference-store-live";
 const PAUSE_MS = 5000;
 /** The api sends a sign of life every ten seconds. */
 const SILENT_MS = 30_000;
 
-export type LiveState = "off" | "connecting" | "on" | "elsewhere";
+type LiveState = "off" | "connecting" | "on" | "elsewhere";
 
 export class Live {
   state = $state<LiveState>("off");

@@ -5,67 +5,53 @@
 
 import { untrack } from "svelte";
 import { Problem } from "./api.ts";
-import { askDrawing } from "./questions.ts";
 import type { Preview } from "./preview.svelte.ts";
+import { askDrawing } from "./questions.ts";
+import { whenNear } from "./tiles.ts";
 
 const MOST_AT_ONCE = 3;
-const NEAR = "200px";
 const PAUSE_MS = 5000;
-const previews = new Map<Element, Preview>();
 /** Those near the window that are not asked for yet, the first to come first. */
-const near = new Set<Element>();
-const requests = new Map<Element, AbortController>();
+const near = new Set<Preview>();
+const requests = new Map<Preview, AbortController>();
 
 /** Asks for the outlines when the element comes near, unless they are there; returns what ends it. */
 export function drawWhenNear(element: Element, preview: Preview): (() => void) | undefined {
   if (untrack(() => preview.drawing)) return undefined;
-  previews.set(element, preview);
-  observer.observe(element);
+  const stop = whenNear(element, (isNear) => {
+    if (isNear && !preview.drawing) near.add(preview);
+    else near.delete(preview);
+    askNext();
+  });
   return () => {
-    observer.unobserve(element);
-    previews.delete(element);
-    near.delete(element);
-    requests.get(element)?.abort();
+    stop();
+    near.delete(preview);
+    requests.get(preview)?.abort();
   };
 }
 
-const observer = new IntersectionObserver(
-  (entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting && previews.has(target)) near.add(target);
-      else near.delete(target);
-    }
-    askNext();
-  },
-  { rootMargin: NEAR },
-);
-
 function askNext(): void {
-  for (const element of near) {
+  for (const preview of near) {
     if (requests.size >= MOST_AT_ONCE) return;
-    near.delete(element);
-    observer.unobserve(element);
-    void ask(element);
+    near.delete(preview);
+    if (!requests.has(preview)) void ask(preview);
   }
 }
 
-async function ask(element: Element): Promise<void> {
-  const preview = previews.get(element);
-  if (!preview) return;
+async function ask(preview: Preview): Promise<void> {
   const current = new AbortController();
-  requests.set(element, current);
+  requests.set(preview, current);
   try {
-    const drawing = await askDrawing(preview.model, preview.uid, current.signal);
-    if (!current.signal.aborted) preview.drawing = drawing;
+    preview.drawing = await askDrawing(preview.model, preview.uid, current.signal);
   } catch (fault) {
-    if (fault instanceof Problem && fault.passes) askLater(element, fault);
+    if (fault instanceof Problem && fault.passes) setTimeout(() => askAgain(preview, current.signal), (fault.retrySeconds ?? 0) * 1000 || PAUSE_MS);
   }
-  requests.delete(element);
+  requests.delete(preview);
   askNext();
 }
 
-function askLater(element: Element, { retrySeconds }: Problem): void {
-  setTimeout(() => {
-    if (previews.has(element)) observer.observe(element);
-  }, (retrySeconds ?? 0) * 1000 || PAUSE_MS);
+function askAgain(preview: Preview, { aborted }: AbortSignal): void {
+  if (aborted) return;
+  near.add(preview);
+  askNext();
 }

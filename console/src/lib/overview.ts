@@ -3,11 +3,10 @@
 import { get, path } from "./api.ts";
 import { colourClass } from "./colours.ts";
 import { quoteText } from "./cql.ts";
-import { withQuery } from "./entries.svelte.ts";
-import { EMPTY_LINK, formatLink, type Link } from "./link.ts";
-import { writeCount, writeMilliseconds } from "./numbers.ts";
+import { withQuery } from "./answers.svelte.ts";
+import { EMPTY_LINK, formatLink, type Link } from "./router.svelte.ts";
+import { readSpan, writeCount, writeEdge, writeMilliseconds } from "./format.ts";
 import { askSome } from "./questions.ts";
-import { readSpan, writeEdge } from "./times.ts";
 import type { Inference, Schemas } from "./types.ts";
 
 export type Overview = Schemas["Overview"];
@@ -36,7 +35,7 @@ export async function askOverview(link: Link, signal: AbortSignal): Promise<Show
 }
 
 /** Explore, of the window of the overview or a narrower one. */
-export function toExplore({ model, time }: Link, filter = "", bar?: Bar): string {
+function toExplore({ model, time }: Link, filter = "", bar?: Bar): string {
   const own = bar ? `${bar.received_from}..${bar.received_to}` : time;
   return formatLink({ ...EMPTY_LINK, model, time: own, filter });
 }
@@ -48,34 +47,52 @@ export interface Chart {
   edges: readonly [string, string];
   /** What is said while no part is pointed at. */
   about: string;
-  legend: { name: string; share: number; href: string; colour: string }[];
+  legend: { name: string; value: string; href: string; colour: string }[];
+  /** A number beside its axis, and where that ends; left out: above the highest column. */
+  write: (value: number) => string;
+  top?: number;
 }
+
+const writeNumber = (value: number) => writeCount(value);
 
 type MakePart = (bar: Bar, value: number, words: string, filter: string, colour: string) => Part;
 
 /** The charts that have something to show. */
 export function makeCharts(link: Link, overview: Overview, classes: string[]): Chart[] {
-  const { bars, scores } = overview;
+  const { bars, scores, inferences, errors, latency } = overview;
   const span = Date.parse(overview.received_to ?? "") - Date.parse(overview.received_from ?? "");
   const write = (at: string | null) => (at ? writeEdge(Date.parse(at), span) : "");
   const part: MakePart = (bar, value, words, filter, colour) => {
     return { value, title: `${write(bar.received_from)}: ${words}`, href: toExplore(link, filter, bar), colour };
   };
   const edges = [write(overview.received_from), write(overview.received_to)] as const;
-  const overTime = (title: string, about: string, label: string, columns: Column[]) => {
-    return { title, about, label, columns, edges, legend: [] as Chart["legend"] };
-  };
-  const charts = [
-    overTime("Inferences and errors", "", "Inferences and errors over time", bars.map((bar) => countBar(bar, part))),
-    overTime("Latency: p50, p95, p99", "strong: p50, medium: p95, faint: p99", "Latency over time", bars.map((bar) => timeBar(bar, part))),
+  const charts: Chart[] = [
+    {
+      title: "Inferences and errors", about: "", label: "Inferences and errors over time", edges, write: writeNumber,
+      columns: bars.map((bar) => countBar(bar, part)),
+      legend: [
+        { name: "inferences", value: writeCount(inferences), href: toExplore(link), colour: "plain" },
+        { name: "errors", value: writeCount(errors), href: toExplore(link, "NOT ok"), colour: "bad" },
+      ],
+    },
+    {
+      title: "Latency", about: "", label: "Latency over time", edges, write: writeMilliseconds,
+      columns: bars.map((bar) => timeBar(bar, part)),
+      legend: latency ? PERCENTILES.map(([name, colour]) => {
+        return { name, value: writeMilliseconds(latency[name]), href: toExplore(link, `model_ms >= ${latency[name]}`), colour };
+      }) : [],
+    },
     { ...mixLabels(link, overview, classes, part), edges },
     {
-      ...overTime("Top scores", "inferences by the score of their top label", "Inferences by top score", binScores(link, scores)),
-      edges: [String(scores[0]?.low), String(scores.at(-1)?.high)] as const,
+      title: "Top scores", about: "score of the top label", label: "Inferences by top score", write: writeNumber, legend: [],
+      columns: binScores(link, scores),
+      edges: [String(scores[0]?.low), String(scores.at(-1)?.high)],
     },
   ];
   return charts.filter(({ columns }) => columns.some((column) => column.length));
 }
+
+const PERCENTILES = [["p50", "deep"], ["p95", "plain"], ["p99", "pale"]] as const;
 
 function countBar(bar: Bar, part: MakePart): Column {
   return [
@@ -112,8 +129,8 @@ function mixLabels(link: Link, { bars, labels, other_labels: others }: Overview,
       return part(bar, share, `${name} ${writeShare(share)}`, filter, colour);
     });
   });
-  const legend = all.map(({ name, inferences, filter, colour }) => ({ name, share: inferences / sum, href: toExplore(link, filter), colour }));
-  return { title: "Labels", about: "share of each top label", label: "Shares of the top labels over time", columns, legend };
+  const legend = all.map(({ name, inferences, filter, colour }) => ({ name, value: writeShare(inferences / sum), href: toExplore(link, filter), colour }));
+  return { title: "Top labels", about: "", label: "Shares of the top labels over time", columns, legend, write: writeShare, top: 1 };
 }
 
 function binScores(link: Link, scores: Overview["scores"]): Column[] {
@@ -124,15 +141,15 @@ function binScores(link: Link, scores: Overview["scores"]): Column[] {
   });
 }
 
-export interface Figure {
+interface Figure {
   name: string;
   value: string;
   href: string;
 }
 
 export function listFigures(link: Link, { inferences, errors, predicted, latency, estimated }: Overview): Figure[] {
-  const percentiles = latency ? (["p50", "p95", "p99"] as const).map((at) => ({
-    name: `latency, ${at}`,
+  const percentiles = latency ? PERCENTILES.map(([at]) => ({
+    name: `${at} latency`,
     value: `${estimated ? "≈ " : ""}${writeMilliseconds(latency[at])}`,
     href: toExplore(link, `model_ms >= ${latency[at]}`),
   })) : [];
@@ -144,11 +161,11 @@ export function listFigures(link: Link, { inferences, errors, predicted, latency
   ];
 }
 
-export function writeShare(share: number): string {
+function writeShare(share: number): string {
   return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 }
 
-export interface Concern {
+interface Concern {
   title: string;
   href: string;
   isGrave: boolean;

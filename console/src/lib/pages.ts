@@ -1,8 +1,8 @@
 /** The pages: which a link leads to, and the one table of the lists of operators and auditors. */
 
 import type { Component } from "svelte";
-import { showId } from "./ids.ts";
-import { COMPARE, type Link, OVERVIEW, SAVED } from "./link.ts";
+import { showId } from "./format.ts";
+import { COMPARE, type Link, OVERVIEW, SAVED } from "./router.svelte.ts";
 
 /** Those below "Operate". */
 export const GROUPS = ["Run", "Prove", "Access"] as const;

@@ -1,8 +1,7 @@
 /** Predictions as tiles of their own: those that the filter asks for, or all if it asks for none. */
 
-import { findAsked } from "./matches.ts";
+import { findAsked, findSize, type Size, toShapes } from "./shapes.ts";
 import { scores } from "./scores.svelte.ts";
-import { findSize, type Size, toShapes } from "./shapes.ts";
 import type { Inference, Prediction } from "./types.ts";
 
 export interface Patch {
@@ -11,7 +10,7 @@ export interface Patch {
 }
 
 /** The part of a picture around a prediction: a square, in its pixels. */
-export interface Crop {
+interface Crop {
   left: number;
   top: number;
   edge: number;

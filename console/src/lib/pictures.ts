@@ -2,7 +2,7 @@
 
 import { path, post, Problem } from "./api.ts";
 import { decodeBase64 } from "./hex.ts";
-import { whenNear } from "./near.ts";
+import { whenNear } from "./tiles.ts";
 import type { Preview } from "./preview.svelte.ts";
 
 interface Line {

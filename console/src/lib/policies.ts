@@ -1,17 +1,15 @@
 /** Retention policies: read, drafted, and written as the API takes them. */
 
 import { get, getRevised, path, Problem } from "./api.ts";
-import { readPeriod } from "./durations.ts";
+import { readPeriod, showId } from "./format.ts";
 import type { Extent } from "./extents.ts";
-import { showId } from "./ids.ts";
 import { readTypes } from "./texts.ts";
 import type { Schemas } from "./types.ts";
 
-export type ShownRule = Schemas["Rule"];
+type ShownRule = Schemas["Rule"];
 export type Version = Schemas["PolicyVersion"];
 
 export type Policy = Schemas["Policy"];
-export type Losing = Schemas["LossCount"];
 
 export type Preview = Schemas["PolicyPreview"];
 export type Run = Schemas["RetentionRun"];
@@ -74,7 +72,7 @@ export function writeAge(age: string): string {
 }
 
 /** A rule as it is being written; what is empty is left out. */
-export interface DraftRule {
+interface DraftRule {
   name: string;
   filter: string;
   types: string;

@@ -2,8 +2,8 @@
 
 import { get, path, post } from "./api.ts";
 import { addCondition, quoteText } from "./cql.ts";
-import { EMPTY_LINK, type Link } from "./link.ts";
-import { readSpan } from "./times.ts";
+import { EMPTY_LINK, type Link } from "./router.svelte.ts";
+import { readSpan } from "./format.ts";
 import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retention, Schemas } from "./types.ts";
 
 /** Few, so that they come soon. */

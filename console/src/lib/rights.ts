@@ -8,7 +8,7 @@ export const RIGHTS: Record<string, string> = {
   delete: "Erase inferences",
   hold: "Place and release legal holds",
   admin: "Register models, set policies, redrive dead letters, see the audit; over everything: make and revoke keys",
-  override: "Override a safeguard, where a route offers it",
+  override: "Override a safeguard where the API allows it",
 };
 
 export const ROLES: Record<string, string[]> = {

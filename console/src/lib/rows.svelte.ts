@@ -4,8 +4,8 @@
  */
 
 import { takeEarly } from "./early.ts";
-import type { Link } from "./link.ts";
-import { Loaded } from "./loaded.svelte.ts";
+import type { Link } from "./router.svelte.ts";
+import { Loaded } from "./answers.svelte.ts";
 import { keepPreviews } from "./preview.svelte.ts";
 import { askCount, askPage, NEXT_PAGE } from "./questions.ts";
 import type { Inference, InferencePage } from "./types.ts";
@@ -38,6 +38,8 @@ export class Rows {
   readonly #again = new Loaded<Read>();
   #link: Link | null = null;
   #isFirst = $state(true);
+  /** The filter of the items. */
+  filter = $state("");
 
   /** Asks for the first page, and when that is there, for the count and what else is wanted. */
   begin(link: Link, then: () => void): void {
@@ -86,7 +88,7 @@ export class Rows {
 
   /** Whether the items are those of an earlier question. */
   get isStale(): boolean {
-    return this.#isFirst && this.page.isBusy;
+    return this.#isFirst && (this.page.isBusy || this.page.problem !== null);
   }
 
   get hasMore(): boolean {
@@ -114,6 +116,7 @@ export class Rows {
     this.#again.stop();
     this.#read = [];
     this.items = [];
+    this.filter = this.#link?.filter ?? "";
     this.#append(page, null);
   }
 

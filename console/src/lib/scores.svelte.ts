@@ -1,6 +1,6 @@
 /** The scores that are shown, of all tiles and of one inference, and how many predictions have which. */
 
-import type { Link } from "./link.ts";
+import type { Link } from "./router.svelte.ts";
 import { askAggregate } from "./questions.ts";
 
 /** Shares by score, in bins of equal width from 0 to 1. */

@@ -1,9 +1,23 @@
-/** Predictions as shapes over a picture, in its pixels. */
+/** Predictions as shapes over a picture, in its pixels, and which of them the filter asks for. */
 
-import { type Asked, sortAsked } from "./matches.ts";
 import type { Drawing, Inference, Prediction } from "./types.ts";
 
-export type Point = [x: number, y: number];
+/** The ordinals of those that it asks for; null: it asks for none in particular. */
+export type Asked = ReadonlySet<number> | null;
+
+export function findAsked(inference: Inference | null | undefined): Asked {
+  const predictions = inference?.predictions ?? [];
+  if (typeof predictions[0]?.matched !== "boolean") return null;
+  return new Set(predictions.filter((each) => each.matched).map((each) => each.ordinal));
+}
+
+/** What was asked for first, then by rank: what is not drawn is at the end. */
+export function sortAsked<Of extends Pick<Prediction, "ordinal" | "rank">>(all: Of[], asked: Asked): Of[] {
+  const late = (each: Of) => (asked && !asked.has(each.ordinal) ? 1 : 0);
+  return all.toSorted((a, b) => late(a) - late(b) || a.rank - b.rank);
+}
+
+type Point = [x: number, y: number];
 
 export interface Shape {
   ordinal: number;

@@ -23,7 +23,7 @@ export const SHORTCUTS = {
   back: { key: "Escape", where: "One inference", words: "Back to the list" },
 } satisfies Record<string, Shortcut>;
 
-export type ShortcutName = keyof typeof SHORTCUTS;
+type ShortcutName = keyof typeof SHORTCUTS;
 
 const TYPING = "input:not([type=checkbox], [type=range]), textarea, select";
 

@@ -21,6 +21,11 @@ export function writeState(state: string): string {
   return state.replaceAll("_", " ");
 }
 
+/** `Data read`, of `data_read`. */
+export function writeTitle(name: string): string {
+  return name.charAt(0).toUpperCase() + writeState(name.slice(1));
+}
+
 /** Of dead letters. */
 export const LETTER_STATES: Record<string, string> = {
   open: "Waiting for a decision: redrive or discard it.",

@@ -1,7 +1,7 @@
 /** How each task type is shown: the one table. */
 
-export type Media = "picture" | "text" | "none";
-export type Way = "shapes" | "bars" | "tokens" | "chat" | "answers" | "values" | "raw";
+type Media = "picture" | "text" | "none";
+type Way = "shapes" | "bars" | "tokens" | "chat" | "answers" | "values" | "raw";
 
 export interface Task {
   title: string;

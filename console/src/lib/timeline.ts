@@ -1,8 +1,8 @@
 /** How many inferences came when, in bars of a fitting width. */
 
-import type { Link } from "./link.ts";
+import type { Link } from "./router.svelte.ts";
 import { askAggregate, askPage } from "./questions.ts";
-import { readSpan } from "./times.ts";
+import { readSpan } from "./format.ts";
 
 const MOST_BARS = 60;
 const SECOND = 1000;

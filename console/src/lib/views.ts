@@ -2,7 +2,7 @@
 
 import { change, get, getRevised, path } from "./api.ts";
 import { readColumns, writeColumns } from "./columns.ts";
-import { type Link, EMPTY_LINK, VIEWS } from "./link.ts";
+import { EMPTY_LINK, type Link, VIEWS } from "./router.svelte.ts";
 import type { Schemas } from "./types.ts";
 
 export type Shared = "private" | "project";

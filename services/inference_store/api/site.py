@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -53,9 +54,14 @@ def list_console_routes(folder: Path = FILES) -> list[BaseRoute]:
     ]
 
 
+def _is_browser(scope: Scope) -> bool:
+    accepted = Headers(scope=scope).get("accept", "")
+    return choose_type(accepted, ("application/json", _HTML)) == _HTML
+
+
 async def _lead_browser(request: Request) -> Response:
     """Lead a browser to the console. Other clients ask for JSON, and there is none."""
-    if choose_type(request.headers.get("accept", ""), ("application/json", _HTML)) == _HTML:
+    if _is_browser(request.scope):
         return RedirectResponse("console/")
     raise NotFound("There is nothing at `/`: the API is below `/v1`, the console at `/console/`.")
 
@@ -73,6 +79,19 @@ DOCS_POLICY: Final = (
 )
 
 
+_NO_DOCS: Final = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Docs · Inference Store</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<link rel="icon" href="{up}console/icon.svg">
+<style>body { max-width: 34em; margin: 15vh auto; padding: 0 1.5em;
+  font: 16px/1.5 Inter, ui-sans-serif, system-ui, sans-serif; }</style>
+<h1>The docs are not built yet</h1>
+<p>Run <code>make docs</code> in the source folder, then reload this page.
+<code>make demo</code> builds them in the background, which takes a few minutes.</p>
+<p><a href="{up}console/">Back to the console</a> · <a href="{up}reference">API reference</a></p>
+"""
+
+
 class DocsSite(StaticFiles):
     """The files of the site. A page is found without its `.html`, and without its folder, too."""
 
@@ -86,6 +105,8 @@ class DocsSite(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return the file at a path below the site."""
         if not self._start.is_file():
+            if _is_browser(scope):
+                return HTMLResponse(_NO_DOCS.replace("{up}", "../" * (path.count("/") + 1)), 404)
             raise NotFound(
                 "The docs are not built: run `make docs`. `make demo` builds them beside it."
             )

@@ -85,7 +85,7 @@ def test_an_erasure_is_proved_and_one_byte_breaks_it(open_page: OpenPage, consol
 
 
 POISONED = "poisoned-cameras"
-COUNTED = ("Offsets read", "stored", "dead", "parked")
+COUNTED = ("Offsets read", "Stored", "Dead", "Parked")
 
 
 def publish_poison(console: Console, model: str, number: int = 0) -> Capture:
@@ -147,13 +147,13 @@ def redrive(page: Page) -> None:
 def test_a_poison_event_is_redriven_after_a_repair(open_page: OpenPage, console: Console) -> None:
     before = read_accounting(open_page, console)
     capture = publish_poison(console, POISONED)
-    assert read_accounting(open_page, console) - before == {"Offsets read": 1, "dead": 1}
+    assert read_accounting(open_page, console) - before == {"Offsets read": 1, "Dead": 1}
     page = open_page("#/list/dead-letters")
     open_letter(page)
     repair(console, capture)
     redrive(page)
     expect(page.get_by_text("A redrive indexed it.")).to_be_visible(timeout=180_000)
     after = read_accounting(open_page, console)
-    assert after - before == {"Offsets read": 1, "stored": 1}
+    assert after - before == {"Offsets read": 1, "Stored": 1}
     assert before - after == {}
     assert console.find_ids(POISONED) == [capture.inference_id]

@@ -90,6 +90,10 @@ async def test_serves_nothing_else(client: httpx.AsyncClient) -> None:
 
 async def test_says_that_the_site_was_not_built(tmp_path: Path) -> None:
     async with make_site_client(list_docs_routes(tmp_path / "none")) as client:
+        page = await client.get("/docs/how-to/holds.html", headers={"Accept": "text/html,*/*"})
+        assert (page.status_code, page.headers["content-type"][:9]) == (404, "text/html")
+        assert "make docs" in page.text
+        assert 'href="../../console/"' in page.text
         for path in ("/docs/", "/docs/errors", "/docs/x/y"):
             answer = await client.get(path)
             assert answer.status_code == 404

@@ -1,8 +1,7 @@
 /** Follows a chain of signed documents from its beginning. The store itself follows it in the same way. */
 
 import { CERTIFICATE, isMembers, KEY, readCount, readText, type SignedDocument } from "./documents.ts";
-import { isSignedBy, type PublicKey } from "./keys.ts";
-import { readIntroduced } from "./ring.ts";
+import { isSignedBy, type PublicKey, readIntroduced } from "./keys.ts";
 
 export class SignedChain {
   /** The number of the last document. */

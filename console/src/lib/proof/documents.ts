@@ -3,7 +3,7 @@
 import { type Bytes, encode, readBase64, sha256, toHex } from "./bytes.ts";
 import { type Json, NotSigned, parseExact, writeCanonical } from "./canonical.ts";
 
-export type Members = { [name: string]: Json };
+type Members = { [name: string]: Json };
 
 export interface SignedDocument {
   kind: string;

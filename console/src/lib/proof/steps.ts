@@ -1,14 +1,12 @@
 /** The steps by which one certificate is verified. Each has a sentence that says how it came out. */
 
 import { Problem } from "../api.ts";
-import { writeCount } from "../numbers.ts";
+import { writeCount } from "../format.ts";
 import { askBytes, askErasureCertificates, askKeyDocuments, askLeaves, type ListedCertificate } from "./ask.ts";
-import { type Bytes, sha256, toHex } from "./bytes.ts";
+import { type Bytes, sha256, toHex, Tree } from "./bytes.ts";
 import { NotSigned } from "./canonical.ts";
 import { CERTIFICATE, readCount, readDocument, readMembers, readText, type SignedDocument } from "./documents.ts";
-import { isSignedBy, type Trust } from "./keys.ts";
-import { Tree } from "./merkle.ts";
-import { makeRing } from "./ring.ts";
+import { isSignedBy, makeRing, type Trust } from "./keys.ts";
 
 /** `open`: it could not be checked, and the words say why. */
 export type Outcome = "good" | "bad" | "open";
@@ -50,7 +48,7 @@ function checkPlace({ kind, document }: SignedDocument, number: number): Step {
   const stated = readCount(document, "number");
   if (kind !== CERTIFICATE) return { title, outcome: "bad", words: `Not a certificate, but a ${kind.slice(0, 80)}.` };
   if (stated !== number) return { title, outcome: "bad", words: `It says that it is number ${stated}.` };
-  return { title, outcome: "good", words: `It says itself that it is certificate ${number}.` };
+  return { title, outcome: "good", words: `The document says that it is certificate ${number}.` };
 }
 
 async function checkSignature(
@@ -144,7 +142,7 @@ async function sumList(list: Bytes): Promise<{ root: string; size: number; objec
   return { root: toHex(await tree.root()), size: tree.size, objects };
 }
 
-export interface Verdict {
+interface Verdict {
   outcome: Outcome;
   words: string;
 }
