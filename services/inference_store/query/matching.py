@@ -23,6 +23,8 @@ from inference_store.query.deadline import (
 
 from .conditions.condition import Condition, match_all
 
+# Inside of `read_each` one process reads; of so few models each may be a large one.
+_FEW_MODELS = 8
 # Comparisons of one statement, if it can be split: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
 _LARGE = 50
@@ -101,9 +103,13 @@ async def find_pieces(connection: AsyncConnection, query: Query) -> list[ScanRan
 
 
 async def split_models(connection: AsyncConnection, query: Query) -> list[Query]:
-    """Return the query as one statement may read it: as it is; on Citus, of several models, that of
-    each."""
-    if not await reads_apart(connection, query.scan_range):
+    """Return the query as statements without an order read it: as it is; that of each model if they
+    are few, which Postgres may read by several processes, or on Citus."""
+    scan_range = query.scan_range
+    if not scan_range.is_of_several:
+        return [query]
+    is_few = len(scan_range.models) <= _FEW_MODELS
+    if not is_few and not await reads_apart(connection, scan_range):
         return [query]
     return [replace(query, scan_range=one) for one in query.scan_range.split()]
 

@@ -344,7 +344,9 @@ async def find_matched(
 def _select_matched(scan_range: ScanRange, wanted: Condition, hits: Sequence[Hit]) -> Select[Any]:
     row = prediction.alias()
     uid = EACH_UID if scan_range.is_of_several else _any_of(hits)
-    rows = select(row.c.uid, row.c.ordinal).where(scan_range.of(row), row.c.uid == uid)
+    # by the list too: it says beforehand which partitions are read
+    here = scan_range.of(row), row.c.uid == uid, row.c.uid == _any_of(hits)
+    rows = select(row.c.uid, row.c.ordinal).where(*here)
     matched = rows.where(wanted.holds(scan_range, row.c.uid))
     selected: Select[Any] = read_each(scan_range, matched, hits)
     return selected

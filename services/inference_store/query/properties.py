@@ -220,7 +220,7 @@ class Operator:
         return several.get(self.op, Takes.ONE)
 
 
-def _like_tokens(pattern: str) -> list[str]:
+def like_tokens(pattern: str) -> list[str]:
     tokens = re.findall(r"\\.|[^\\]|\\\Z", pattern, re.DOTALL)
     if tokens and tokens[-1] == "\\":
         raise ValueError(
@@ -235,7 +235,7 @@ def like_prefix(pattern: str) -> tuple[str, bool]:
     `%` is any text, `_` one character; `\` escapes the next. Raises ValueError if the pattern ends
     in a single backslash.
     """
-    tokens = _like_tokens(pattern)
+    tokens = like_tokens(pattern)
     plain = list(takewhile(lambda token: token not in {"%", "_"}, tokens))
     rest = tokens[len(plain) :]
     return "".join(token[-1] for token in plain), bool(rest) and set(rest) == {"%"}

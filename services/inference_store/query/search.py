@@ -59,6 +59,7 @@ from .matching import (
     count_matches,
     find_pieces,
     match_by_scan,
+    split_models,
     test_each,
 )
 from .read import Ahead
@@ -389,6 +390,13 @@ async def _read_ahead(
 
 async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline) -> int:
     """Count the matches. Raises OutOfTime."""
+    matches = 0
+    for one in await split_models(connection, query):
+        matches += await _count(connection, one, deadline)
+    return matches
+
+
+async def _count(connection: AsyncConnection, query: Query, deadline: Deadline) -> int:
     parts = await find_pieces(connection, query)
     stored = await read_numbers(connection, query, parts, deadline)
     matches = sum(stored.values())

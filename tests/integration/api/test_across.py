@@ -111,14 +111,24 @@ async def test_explained(api: Api) -> None:
             assert step["actual_rows"] >= 0
             assert " on " in step["what"]
         assert "424242424242" not in str(explanation)
-    # three models take the statements of one
+    # many models take the statements of one
+    more = [f"d{n}" for n in range(9)]
+    for model_id in more:
+        await api.transact(registrations.put, model_id, Details())
     aggregate = {"measures": [{"function": "mean", "of": "rank"}], "group_by": [{"time": "day"}]}
-    for path, asked in ((_QUERY, {"filter": "rank >= 0"}), (_COUNT, {}), (_AGGREGATE, aggregate)):
-        steps = [
-            len((await api.ask(path, {**asked, **of, "explain": True}))["explain"]["steps"])
-            for of in ({"model_ids": ["a"]}, {"model_ids": ["a", "b", "c"]})
+    distinct = {"measures": [{"function": "distinct", "of": "rank", "limit": 3}]}
+    for path, asked in (
+        (_QUERY, {"filter": "rank >= 0"}),
+        (_COUNT, {"filter": "rank >= 0"}),
+        (_AGGREGATE, aggregate),
+        (_AGGREGATE, distinct),
+    ):
+        one, many = [
+            await api.ask(path, {**asked, "model_ids": of, "explain": True})
+            for of in (["a"], ["a", *more])
         ]
-        assert steps[0] == steps[1], path
+        assert len(one["explain"]["steps"]) == len(many["explain"]["steps"]), path
+        assert one | {"explain": None} == many | {"explain": None}
     counted = await api.ask(_COUNT, {"explain": True})
     steps = counted["explain"]["steps"]
     assert sum(step["actual_rows"] for step in steps) == counted["count"] == 12

@@ -168,6 +168,8 @@ class Reading:
     """Settings of Postgres."""
     stored: Callable[[Query], Number | None] = lambda _: None
     """Returns the stored column that has its rows; parts with a valid one are not read."""
+    limit: int | None = None
+    """The first rows by their value that are enough, of several models too."""
 
 
 class PartCollector:
@@ -259,7 +261,8 @@ class PartCollector:
         if prefix and operand.kind != "string":
             return {}
         build = partial(select_first, operand=operand, prefix=prefix, limit=limit)
-        return await self._read([Reading(build, "read the first values")], also=[Value(operand)])
+        reading = Reading(build, "read the first values", limit=limit)
+        return await self._read([reading], also=[Value(operand)])
 
     def _values_lead(self, operand: Operand) -> bool:
         """Check whether an index has all values of the operand, in order."""
@@ -338,7 +341,11 @@ class PartCollector:
         is_named = query.scan_range.is_of_several and bool(self._of_model)
 
         def build(piece: DrivingIndex) -> Part:
-            return merge(piece.scan_range, reading.build(query, piece))
+            rows = merge(piece.scan_range, reading.build(query, piece))
+            is_several = piece.scan_range.is_of_several and isinstance(rows, Select)
+            if reading.limit is not None and is_several:
+                return rows.order_by(rows.selected_columns[0]).limit(reading.limit)
+            return rows
 
         if not query.conditions:
             for run in split_unbroken(parts):

@@ -89,9 +89,17 @@ def read_timestamp(text: str, at: SourceRange) -> Instant:
     """
     value, flag = parse_timestamp(text, CAPS)
     if value is None or flag is not None or _DATE.fullmatch(text):
-        message = "a timestamp is written 2026-11-01T10:00:00Z, and there is such a time"
-        raise Refusal(message, at, _meant(text, value))
+        raise Refusal(_describe_timestamp(text), at, _meant(text, value))
     return Instant(value, at)
+
+
+def _describe_timestamp(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as wrong:
+        if not str(wrong).startswith("Invalid isoformat"):
+            return f"there is no such time: {wrong}"
+    return "a timestamp is written 2026-11-01T10:00:00Z"
 
 
 def read_instant(text: str, at: SourceRange) -> Instant | None:

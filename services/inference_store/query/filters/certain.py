@@ -164,6 +164,7 @@ def save(
         "version": VERSION,
         "filter": to_json(_spell_out(node, known)),
         "keys": {name: dict(key.rows) for name, key in sorted(checked.keys.items())},
+        "stray": sorted(name for name, key in checked.keys.items() if key.only_stray_texts),
     }
     text = write_json(document)
     resolve(text, {})  # a filter that cannot be loaded is refused now
@@ -182,7 +183,11 @@ def resolve(text: str, numbers: Mapping[str, tuple[int, bool]]) -> Predicate:
     document = read_exactly(text)
     if document["version"] != str(VERSION):
         raise Invalid(f"The filter was saved by another version: {document['version']}.")
-    keys = {name: _key(name, numbers.get(name), rows) for name, rows in document["keys"].items()}
+    stray = document["stray"]
+    keys = {
+        name: replace(_key(name, numbers.get(name), rows), only_stray_texts=name in stray)
+        for name, rows in document["keys"].items()
+    }
     tree = parse_json(document["filter"])
     return check(tree, KnownKeys(keys), unknown_keys="accept", is_saved=True).predicate
 

@@ -21,7 +21,7 @@ from inference_store.query.cql2.tree import (
     error_of,
     expand,
 )
-from inference_store.query.properties import like_prefix
+from inference_store.query.properties import like_tokens
 
 from . import names, operands, typed
 from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
@@ -199,12 +199,12 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
         if kind not in left_by_kind:
             left_by_kind[kind] = operands.value(of, kind, checking)
         right = operands.value(item, kind, checking)
-        _, right = as_stored("=", (of, item), (left_by_kind[kind], right), checking)
-        operands.refuse_many(item, (left_by_kind[kind], right))
+        left, right = as_stored("=", (of, item), (left_by_kind[kind], right), checking)
+        operands.refuse_many(item, (left, right))
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
-            others.setdefault(kind, []).append(Compared("=", (left_by_kind[kind], right)))
+            others.setdefault(kind, []).append(Compared("=", (left, right)))
     parts: list[Predicate] = []
     for kind, of_kind in left_by_kind.items():
         among = [Compared("in", (of_kind, *constants[kind]))] if kind in constants else []
@@ -230,10 +230,10 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
     pattern = values[1]
     assert isinstance(pattern, Constant), "a pattern is written out"
     try:
-        like_prefix(str(pattern.value))
+        tokens = like_tokens(str(pattern.value))
     except ValueError as exc:
         raise meaningless(node.args[1], str(exc)) from None
-    if "*" in str(pattern.value) and "%" not in str(pattern.value):
+    if "*" in tokens and not {"%", "_"} & set(tokens):
         shown = shortened(str(pattern.value))
         checking.warn(f"LIKE {shown} searches for the sign *: any text is written %.")
     return Compared("like", values)

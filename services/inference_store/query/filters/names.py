@@ -236,7 +236,7 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
 def elements(node: Named, known: KnownKeys) -> Named:
     """Return the name of the elements for the name of a JSON array; else the same name."""
     elements = Named(f"{node.name}[]", at=node.at)
-    if node.name in PROPERTIES or key_of(elements) not in known.keys:
+    if node.name in {LABEL, *PROPERTIES} or key_of(elements) not in known.keys:
         return node
     whole = known.keys.get(key_of(node))
     return node if whole is not None and whole.rows else elements

@@ -249,14 +249,16 @@ def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
 
 def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
     """Return the kind that all can be compared as, with most rows: a text that is written out is a
-    text, if it can be. Raises ImpossibleComparison."""
+    text, if the key has texts. Raises ImpossibleComparison."""
     kinds = [possible(node, checking) for node in nodes]
     shared = frozenset(KINDS).intersection(*kinds)
     if not shared:
         raise mismatch(nodes, kinds, checking)
-    if "string" in shared and any(isinstance(node, Scalar) for node in nodes):
-        return "string"
     keys = [key for node in nodes if (key := _key(node, checking)) is not None]
+    if "string" in shared and any(isinstance(node, Scalar) for node in nodes):
+        # one `n/a` does not make the times of a key texts
+        stray = keys and all(key.only_stray_texts for key in keys)
+        return "timestamp" if stray and "timestamp" in shared else "string"
 
     def weight(kind: Kind) -> tuple[int, int]:
         rows = min((key.rows.get(kind, 0) for key in keys), default=0)
@@ -450,10 +452,11 @@ def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey])
     match odd:
         case Scalar(value=str() as text) if "number" in expected and is_number(text):
             return f"; a number stands without quotes: {text}"
+        case Scalar(value=str()) if expected == {"timestamp"}:
+            return "; a time is written 2026-11-01T10:00:00Z, a day 2026-11-01"
         case Scalar(value=str() as text) if "bool" in expected and text.lower() in _TRUTHS:
             return f"; write a boolean without quotes: {text.upper()}"
-        case Scalar(value=Decimal() as number) if expected == {"string"}:
-            return f"; write a text in single quotes: '{number}'"
-        case Instant(value=at) if expected == {"string"}:
-            return f"; write a text in single quotes: '{at.isoformat()}'"
+        case Scalar(value=Decimal() as stood) | Instant(value=stood) if expected == {"string"}:
+            text = str(stood) if isinstance(stood, Decimal) else stood.isoformat()
+            return f"; write a text in single quotes: '{text}'"
     return ""

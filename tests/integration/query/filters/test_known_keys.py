@@ -173,3 +173,9 @@ async def test_stray_text_does_not_change_the_type_of_a_key(engine: AsyncEngine)
         entry = MetadataEntry("metadata_filter[0]", key, None, OPERATORS[operator], value)
         number = await _count(engine, model, QueryRequest(metadata=[entry]))
         assert number == expected, (key, operator, value)
+    for text, expected in (("seen > '2026-11-01'", 1), ("seen = 'later'", 1)):
+        node = parse_text(text)
+        assert await _count(engine, model, QueryRequest(filter=node)) == expected, text
+        known = await transact(engine, find_known_keys, model, names_in(node))
+        predicate = await transact(engine, load, save(node, known).text)
+        assert predicate == check(node, known).predicate, text

@@ -56,6 +56,7 @@ def test_filters_of_metadata() -> None:
         ("CASEI(data_source) LIKE 'HALL%'", {"data_source": "Hallway"}, True),
         ("CASEI(data_source) = 'ZOË'", {"data_source": "zoë"}, True),
         ("'É' = ACCENTI(CASEI(data_source))", {"data_source": "e"}, True),
+        ("'ZOË' IN (CASEI(data_source))", {"data_source": "zoë"}, True),
         ("ACCENTI(data_source) IN ('x', 'é')", {"data_source": "é"}, True),
         ("CASEI(data_source) BETWEEN 'B' AND 'C'", {"data_source": "b"}, True),
         ("A_OVERLAPS(\"times[]\", ('2026-11-02'))", {}, None),
