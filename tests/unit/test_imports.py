@@ -74,7 +74,7 @@ STEPPED = {
     "operations": "doctor.checks",
     "cli": "upkeep",
     "proxy": "capture capture.prepared_capture capture.publisher capture.registrations "
-    "configuration exchange grpc grpc.server grpc_port omi_bridge protocols protocols.v2_grpc rest "
+    "configuration exchange grpc grpc.server grpc_port protocols protocols.v2_grpc rest "
     "rest_messages routing",
     "query": "aggregates.part_collector aggregates.run driving filters.operands filters.relations "
     "stored_counts",

@@ -122,10 +122,12 @@ class ErasureRequestAcross(Models, ErasureRequest):
     """What to erase, and of which models: of all without `project_id` and `model_ids`."""
 
 
-class ModelErasureEstimate(Loss, Shown):
-    """What would go of one model. What legal holds keep is counted in `held` alone."""
-
+class _OfModel(Shown):
     model_id: str
+
+
+class ModelErasureEstimate(Loss, _OfModel):
+    """What would go of one model. What legal holds keep is counted in `held` alone."""
 
 
 class EstimatedUid(Shown):
