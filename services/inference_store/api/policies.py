@@ -21,7 +21,6 @@ from inference_store.erasure.ledger_entries import Body, Note
 from inference_store.erasure.policies import (
     DEFAULT,
     MOST_RULES,
-    SCOPES,
     Ages,
     Bounds,
     EffectiveRule,
@@ -244,7 +243,7 @@ def _describe_version(version: PolicyVersion, state: PolicyState) -> dict[str, A
         "state": _describe_state(version, state),
         "removed": policy is None,
         "rules": [
-            ShownRule.show(rule, **{f"keep_{part}": rule.find_age(part) for part in SCOPES})
+            ShownRule.show(rule, keep_input=rule.input, keep_response=rule.response)
             for rule in rules
         ],
         **{name: getattr(bounds, name) for name in policies.Bounds.model_fields},

@@ -159,7 +159,7 @@ async def erase_orphans(
         seconds = access.settings.query_timeout_seconds
         async with access.engine.connect() as connection:
             estimate = await orphans.estimate_orphans(
-                connection, reconciliation_id, access.blobs.buckets, seconds=seconds
+                connection, reconciliation_id, seconds=seconds
             )
         return Answer(estimate)
     erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)

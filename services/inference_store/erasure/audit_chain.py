@@ -11,9 +11,9 @@ If there is a key, they cannot sign the ledger's end, which is locked if the buc
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,6 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access.rights import Action
 from inference_store.erasure.hash_chain import Link, VerificationFailure, compute_hash
+from inference_store.index.audit import match_uids
 from inference_store.index.tables import audit, audit_head, audit_link
 
 GENESIS: Final = Link(0, bytes(32))
@@ -88,11 +89,12 @@ async def link_entries(connection: AsyncConnection, *, limit: int) -> int:
     return len(links)
 
 
-async def measure_unlinked(connection: AsyncConnection) -> float:
-    """Return the age of the oldest entry that has no number yet, in seconds; 0 if all have."""
+async def measure_unlinked(connection: AsyncConnection) -> tuple[int, float]:
+    """Return how many entries have no number yet, and the age of the oldest in seconds."""
     age = func.extract("epoch", func.now() - func.min(audit.c.at))
-    seconds = await connection.scalar(select(age).where(audit.c.number.is_(None)))
-    return max(0.0, float(seconds or 0))
+    query = select(func.count(), func.coalesce(age, 0)).where(audit.c.number.is_(None))
+    count, seconds = (await connection.execute(query)).one()
+    return count, max(0.0, float(seconds))
 
 
 # `number`, `hash`, `cut`, `cut_hash`, `at`
@@ -115,9 +117,8 @@ async def make_checkpoint(
     head = (await connection.execute(select(audit_head))).one()
     stood, cut = (GENESIS, GENESIS) if head.checkpoint is None else read_links(head.checkpoint)
     old = None if keep_seconds is None else await _find_last_old(connection, cut, keep_seconds)
-    now, at = datetime.now(UTC), None if head.checkpoint is None else head.checkpoint["at"]
-    is_recent = at is not None and now < datetime.fromisoformat(at) + timedelta(0, every_seconds)
-    if old is None and (head.number == stood.number or is_recent):
+    now = datetime.now(UTC)
+    if old is None and (head.number == stood.number or _is_recent(head, now, every_seconds)):
         return None
     cut = old or cut
     return {
@@ -127,6 +128,13 @@ async def make_checkpoint(
         "cut_hash": cut.hash.hex(),
         "at": now.isoformat(),
     }
+
+
+def _is_recent(head: Any, now: datetime, seconds: float) -> bool:
+    if head.checkpoint is None:
+        return False
+    at = datetime.fromisoformat(head.checkpoint["at"])
+    return (now - at).total_seconds() < seconds
 
 
 async def _find_last_old(connection: AsyncConnection, cut: Link, seconds: float) -> Link | None:
@@ -193,26 +201,16 @@ _REDACTED = 10_000
 
 
 async def redact_values(
-    connection: AsyncConnection, erasure: UUID, about: ColumnElement[bool]
+    connection: AsyncConnection, erasure: UUID, *, uids: Collection[UUID]
 ) -> int:
-    """Remove `uid` and `detail` from these entries, but for those redacted already; return how
-    many.
+    """Remove `uid` and `detail` from every entry about these inferences; return how many.
 
     In the erasure's own transaction; repeatable. An entry of its own lists the redacted ones:
     values that are gone without being listed are a failure of the chain.
     """
-    values = {"actor": ACTOR, "action": Action.AUDIT_VALUES_TAKEN.value}
-    query = select(audit.c.id).where(_redactable(), about).order_by(audit.c.id).limit(_REDACTED)
     redacted = 0
-    while entries := list((await connection.execute(query.with_for_update())).scalars()):
-        detail = {"erasure": str(erasure), "entries": entries}
-        inserted = insert(audit).values(**values, detail=detail).returning(audit.c.id)
-        by = (await connection.execute(inserted)).scalar_one()
-        of_entries = update(audit).where(audit.c.id == func.any(entries))
-        await connection.execute(of_entries.values(uid=None, detail={}, taken_by=by))
-        of_links = update(audit_link).where(audit_link.c.entry == func.any(entries))
-        await connection.execute(of_links.values(salt=None))
-        redacted += len(entries)
+    while uids and (entries := await _lock(connection, match_uids(uids))):
+        redacted += await _redact(connection, erasure, entries)
     return redacted
 
 
@@ -221,6 +219,34 @@ def select_details() -> Select[Any]:
     return select(audit.c.id, audit.c.detail).where(
         _redactable(), audit.c.detail != literal({}, JSONB)
     )
+
+
+async def redact_entries(
+    connection: AsyncConnection, erasure: UUID, entries: Collection[int]
+) -> int:
+    """Redact these entries, but for those that are redacted already; return how many."""
+    locked = await _lock(connection, audit.c.id == func.any(entries))
+    return await _redact(connection, erasure, locked)
+
+
+async def _redact(connection: AsyncConnection, erasure: UUID, entries: Sequence[int]) -> int:
+    if not entries:
+        return 0
+    values = {"actor": ACTOR, "action": Action.AUDIT_VALUES_TAKEN.value}
+    detail = {"erasure": str(erasure), "entries": entries}
+    inserted = insert(audit).values(**values, detail=detail).returning(audit.c.id)
+    by = (await connection.execute(inserted)).scalar_one()
+    of_entries = update(audit).where(audit.c.id == func.any(entries))
+    await connection.execute(of_entries.values(uid=None, detail={}, taken_by=by))
+    of_links = update(audit_link).where(audit_link.c.entry == func.any(entries))
+    await connection.execute(of_links.values(salt=None))
+    return len(entries)
+
+
+async def _lock(connection: AsyncConnection, about: ColumnElement[bool]) -> list[int]:
+    """Lock entries, of many the first, and return those that nobody else has redacted."""
+    query = select(audit.c.id).where(_redactable(), about).order_by(audit.c.id).limit(_REDACTED)
+    return list((await connection.execute(query.with_for_update())).scalars())
 
 
 def _redactable() -> ColumnElement[bool]:

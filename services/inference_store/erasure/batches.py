@@ -11,7 +11,6 @@ open again.
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from hashlib import sha256
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -20,7 +19,6 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import requests
-from inference_store.erasure.hash_chain import canonical
 from inference_store.erasure.held_deletions import record_held, split_held
 from inference_store.erasure.pending_deletions import COLUMNS as MARKED_COLUMNS
 from inference_store.erasure.pending_deletions import KEYS, add_pending
@@ -28,17 +26,13 @@ from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import (
     Erasure,
     NewErasure,
-    add_counts,
-    advance_erasure,
-    find_state,
+    add_marked,
     redact_criteria,
     resume_erasure,
 )
 from inference_store.index import registrations
 from inference_store.index.sidecars import among, among_keys
 from inference_store.index.tables import (
-    certificate,
-    erased_leaves,
     erasing,
     erasing_object,
     erasure,
@@ -117,7 +111,7 @@ async def mark_batch(
     model = await registrations.ensure(connection, batch["model_id"])
     await _ensure_erasure(connection, batch, model, at, actor)
     added = await _mark_stored(connection, number, batch["scope"], model, batch["marks"])
-    await add_counts(connection, number, marked=added)
+    await add_marked(connection, number, added)
     if added:
         await resume_erasure(connection, number)
     await record_held(connection, number, model, batch["scope"], batch.get("held", ()))
@@ -207,7 +201,7 @@ async def _name_objects(connection: AsyncConnection, number: UUID, keys: Sequenc
     rows = select(storage_key, literal(number))
     inserted = insert(erasing_object).from_select(["storage_key", "erasure"], rows)
     added = (await connection.execute(inserted.on_conflict_do_nothing())).rowcount
-    await add_counts(connection, number, marked=added)
+    await add_marked(connection, number, added)
     return added
 
 
@@ -231,6 +225,13 @@ async def claim_objects(connection: AsyncConnection, keys: Collection[str]) -> N
 async def remove_objects(connection: AsyncConnection, keys: Collection[str]) -> None:
     """Remove the names of objects: they are deleted, or they stay."""
     await connection.execute(erasing_object.delete().where(among_keys(_HERE.storage_key, keys)))
+
+
+async def record_held_objects(connection: AsyncConnection, id: UUID, keys: Collection[str]) -> None:
+    """Count objects that stay because of a legal hold, and remove their names."""
+    await remove_objects(connection, keys)
+    counted = erasure.update().where(erasure.c.id == id)
+    await connection.execute(counted.values(held=erasure.c.held + len(keys)))
 
 
 _MARKS = 100_000
@@ -263,47 +264,3 @@ async def apply_cancelled(connection: AsyncConnection, body: Body, _: datetime, 
     await connection.execute(erasing_object.delete().where(_HERE.erasure == number))
     values = {"state": "cancelled", "finished_at": func.now(), "asked": redact_criteria()}
     await connection.execute(changed.values(values))
-
-
-# The signed documents. Whoever applies their entries needs no cryptography.
-
-
-async def apply_signed(connection: AsyncConnection, body: Body, _: datetime, __: str) -> Body:
-    """Store a signed document, and return it; its erasure, if it has one, is certified.
-    Repeatable."""
-    document, text = body["document"], canonical(body)
-    about = document.get("erasure")
-    id = None if about is None else UUID(about["id"])
-    model_ids = [] if about is None else about["model_ids"]
-    models = await registrations.find_by_ids(connection, model_ids) if len(model_ids) == 1 else {}
-    inserted = insert(certificate).values(
-        number=document["number"],
-        kind=body["kind"],
-        erasure=id,
-        model=next((registration.model for registration in models.values()), None),
-        issued_at=datetime.fromisoformat(document["issued_at"]),
-        signed=text,
-        hash=sha256(text.encode()).digest(),
-    )
-    is_new = (await connection.execute(inserted.on_conflict_do_nothing())).rowcount > 0
-    if is_new and id is not None:
-        certified = erasure.update().where(erasure.c.id == id)
-        await connection.execute(certified.values(certificate=document["number"]))
-        await _remove_certified(connection, id, document["leaves"]["count"])
-        if await find_state(connection, id) == "certifying":
-            await advance_erasure(connection, id, "certified")
-    return body
-
-
-async def _remove_certified(connection: AsyncConnection, number: UUID, count: int) -> None:
-    """Remove the first batches of an erasure, of `count` entries: a certificate names them.
-
-    Marks that a replay finds left were erased before it. Repeatable.
-    """
-    here = erased_leaves.c
-    listed = func.sum(here.inferences + here.objects).over(order_by=here.id)
-    batches = select(here.id, listed.label("listed")).where(here.erasure == number).subquery()
-    named = select(batches.c.id).where(batches.c.listed <= count)
-    await connection.execute(erased_leaves.delete().where(here.id.in_(named)))
-    marked = erasing.update().where(erasing.c.erasure == number, erasing.c.certified_at.is_(None))
-    await connection.execute(marked.values(certified_at=func.now()))

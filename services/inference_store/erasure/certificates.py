@@ -6,7 +6,9 @@ Each is an entry of the ledger, whose effect stores it in Postgres too; so a rep
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import func, or_, select
@@ -16,7 +18,7 @@ from inference_store.access import EVERYTHING, AccessScope, Action
 from inference_store.erasure import log
 from inference_store.erasure.hash_chain import START, Link
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.ledger_entries import Body, Entry, Note
+from inference_store.erasure.ledger_entries import Entry, Note
 from inference_store.erasure.log import (
     CERTIFICATE,
     KIND,
@@ -32,17 +34,28 @@ from inference_store.inference.errors import LedgerDiverged, Unavailable
 
 # Makes a document of the link that it follows.
 MakeDocument = Callable[[AsyncConnection, Link], Awaitable[dict[str, Any]]]
-# A row of the table: a document of the chain in Postgres; `signed`: its text.
-StoredDocument: TypeAlias = Any
 _HERE = certificate.c
 _PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document of the chain in Postgres; `signed`: its text."""
+
+    number: int
+    kind: str
+    erasure: UUID | None
+    model: int | None
+    issued_at: datetime
+    signed: str
+    hash: bytes
 
 
 async def find_head(connection: AsyncConnection) -> Link:
     """Return the end of the chain; START if nothing was ever signed."""
     query = select(_HERE.number, _HERE.hash).order_by(_HERE.number.desc()).limit(1)
     row = (await connection.execute(query)).first()
-    return START if row is None else Link(row.number, row.hash)
+    return START if row is None else Link(row.number, bytes(row.hash))
 
 
 async def sign(
@@ -61,10 +74,8 @@ async def sign(
         document = await make(connection, await find_head(connection))
         return log.sign_document(key, kind, document).members
 
-    def make_note(body: Body) -> Note | None:
-        return None if note is None else note(log.read_members(body))
-
-    return log.read_members(await ledger.write(kind, make_body, actor=by, note=make_note))
+    signed: SignedDocument = await ledger.write(kind, make_body, actor=by, note=note)
+    return signed
 
 
 async def introduce_key(
@@ -147,7 +158,8 @@ async def find_document(
     """Return a certificate, if its model is within the scope, or the document of a key."""
     seen = or_(_HERE.kind == KIND, match_models(within, _HERE.model))
     query = select(certificate).where(_HERE.number == number, seen)
-    return (await connection.execute(query)).first()
+    row = (await connection.execute(query)).first()
+    return None if row is None else _read_row(row)
 
 
 async def iterate_documents(engine: AsyncEngine) -> AsyncIterator[StoredDocument]:
@@ -158,7 +170,7 @@ async def iterate_documents(engine: AsyncEngine) -> AsyncIterator[StoredDocument
         async with engine.connect() as connection:
             rows = (await connection.execute(query.limit(_PAGE))).all()
         for row in rows:
-            yield row
+            yield _read_row(row)
         after = rows[-1].number if rows else None
 
 
@@ -170,7 +182,7 @@ async def list_certificates(
     before: int | None = None,
     limit: int = 100,
     within: AccessScope = EVERYTHING,
-) -> Sequence[StoredDocument]:
+) -> list[StoredDocument]:
     """Return certificates, the newest first.
 
     `erasure_id`: those of one erasure; `before`: the number of the last one of the page before.
@@ -182,7 +194,8 @@ async def list_certificates(
         query = query.where(_HERE.model == model)
     if before is not None:
         query = query.where(_HERE.number < before)
-    return (await connection.execute(query.order_by(_HERE.number.desc()).limit(limit))).all()
+    rows = await connection.execute(query.order_by(_HERE.number.desc()).limit(limit))
+    return [_read_row(row) for row in rows]
 
 
 async def find_newest(connection: AsyncConnection) -> int:
@@ -203,3 +216,7 @@ async def count_certificates(connection: AsyncConnection) -> int:
     """Return how many certificates there are."""
     query = select(func.count()).select_from(certificate).where(_HERE.kind == CERTIFICATE)
     return int(await connection.scalar(query) or 0)
+
+
+def _read_row(row: Any) -> StoredDocument:
+    return StoredDocument(**{**row._mapping, "hash": bytes(row.hash)})

@@ -6,28 +6,31 @@ alone, below `certificates/leaves/<root>/` in pieces, of which the root names ea
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import BigInteger, cast, func, select
-from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.log import SigningKey
+from inference_store.erasure.log import SignedDocument, SigningKey, read_members
 from inference_store.erasure.pending_deletions import PendingDeletion, select_marks
-from inference_store.erasure.progress import Erasure
+from inference_store.erasure.progress import Erasure, advance_erasure, find_state
+from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import (
     blob_reference,
+    certificate,
     erased_leaves,
     erasing,
     partition_span,
 )
+from inference_store.index.tables import erasure as erasure_table
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
 from inference_store.inference.layout import CERTIFICATES
@@ -226,7 +229,7 @@ def hash_inference(key: SigningKey, scope: str, uid: UUID) -> bytes:
 
 def hash_object(key: SigningKey, storage_key: StorageKey) -> bytes:
     """Return the entry of an object, by its bucket and its key."""
-    return OBJECT + key.keyed_hash("object", str(storage_key))
+    return OBJECT + key.keyed_hash("object", str(storage_key).encode("utf-8", "surrogatepass"))
 
 
 def split_entries(chunk: bytes) -> Iterator[bytes]:
@@ -268,6 +271,53 @@ async def _read_batches(engine: AsyncEngine, batches: Sequence[int]) -> AsyncIte
         for batch in batches:
             query = select(_HERE.leaves).where(_HERE.id == batch)
             yield bytes(await connection.scalar(query) or b"")
+
+
+async def apply_signed(
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+) -> SignedDocument:
+    """Store a signed document; its erasure, if it has one, is certified. Repeatable."""
+    signed = read_members(body)
+    document = signed.document
+    about = document.get("erasure")
+    id = None if about is None else UUID(about["id"])
+    inserted = insert(certificate).values(
+        number=document["number"],
+        kind=signed.kind,
+        erasure=id,
+        model=await _find_model(connection, about),
+        issued_at=datetime.fromisoformat(document["issued_at"]),
+        signed=signed.text,
+        hash=signed.hash,
+    )
+    is_new = (await connection.execute(inserted.on_conflict_do_nothing())).rowcount > 0
+    if is_new and id is not None:
+        certified = erasure_table.update().where(erasure_table.c.id == id)
+        await connection.execute(certified.values(certificate=document["number"]))
+        await _remove_certified(connection, id, document["leaves"]["count"])
+        if await find_state(connection, id) == "certifying":
+            await advance_erasure(connection, id, "certified")
+    return signed
+
+
+async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
+    if about is None or len(about["model_ids"]) != 1:
+        return None
+    models = await registrations.find_by_ids(connection, about["model_ids"])
+    return next((registration.model for registration in models.values()), None)
+
+
+async def _remove_certified(connection: AsyncConnection, erasure: UUID, count: int) -> None:
+    """Remove the first batches of an erasure, of `count` entries: a certificate names them.
+
+    Marks that a replay finds left were erased before it. Repeatable.
+    """
+    listed = func.sum(_HERE.inferences + _HERE.objects).over(order_by=_HERE.id)
+    batches = select(_HERE.id, listed.label("listed")).where(_HERE.erasure == erasure).subquery()
+    named = select(batches.c.id).where(batches.c.listed <= count)
+    await connection.execute(erased_leaves.delete().where(_HERE.id.in_(named)))
+    marked = erasing.update().where(erasing.c.erasure == erasure, erasing.c.certified_at.is_(None))
+    await connection.execute(marked.values(certified_at=func.now()))
 
 
 def _piece_key(blobs: Blobs, root: str, number: int) -> StorageKey:

@@ -356,13 +356,10 @@ async def resume_released(connection: AsyncConnection, *, limit: int) -> int:
     changed, and its next run finds what is due. What another hold protects is spared again when it
     is claimed.
     """
-    # in every turn, so it reads the holds alone: the inferences that they left are many
-    released = case((is_in_force(), hold.c.revision), else_=_ALL)
-    stale = select(hold.c.id, released).where(hold.c.taken_up < released).limit(1)
-    row = (await connection.execute(stale)).first()
-    if row is None:
+    stale = await _find_stale(connection)
+    if stale is None:
         return 0
-    id, before = row
+    id, before = stale
     here = erasure_held.c
     query = select(erasure_held, erasure.c.cause, erasure.c.state)
     query = query.select_from(erasure_held.outerjoin(erasure, erasure.c.id == here.erasure))
@@ -395,6 +392,18 @@ async def _filter_waiting(connection: AsyncConnection, rows: Sequence[_Row]) -> 
     query = select(erasure.c.id).where(erasure.c.id.in_(ids), erasure.c.state == "giving_up")
     given_up = set((await connection.execute(query)).scalars())
     return [row for row in rows if row.erasure not in given_up]
+
+
+async def _find_stale(connection: AsyncConnection) -> tuple[UUID, int] | None:
+    """Return a hold that may have released something since it was last read, and the revision
+    before which everything is released.
+
+    This runs in every turn, so it reads the holds alone: the inferences that they left are many.
+    """
+    before = case((is_in_force(), hold.c.revision), else_=_ALL)
+    query = select(hold.c.id, before).where(hold.c.taken_up < before).limit(1)
+    row = (await connection.execute(query)).first()
+    return None if row is None else (row[0], row[1])
 
 
 async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None:

@@ -15,11 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.erasure.locks import fence_exclusive
+from inference_store.erasure.policies import watermarks
 from inference_store.index import model_numbers, registrations
 from inference_store.index.database import is_rows_fault
 from inference_store.index.registrations import match_models
 from inference_store.index.sidecars import among, by_model
-from inference_store.index.tables import erasing, hold, hold_change, inference, policy_sweep
+from inference_store.index.tables import erasing, hold, hold_change, inference
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, NotFound, StoreError
 from inference_store.inference.field_docs import Hidden, Stored
@@ -534,7 +535,7 @@ async def _update_hold(
     changed = hold.update().where(here.id == UUID(body["id"]), here.revision < body["revision"])
     changed = changed.values(values | {"revision": body["revision"], "taken_up": 0})
     await connection.execute(changed)
-    await connection.execute(policy_sweep.delete())
+    await watermarks.delete_watermarks(connection)
 
 
 async def _record_revision(

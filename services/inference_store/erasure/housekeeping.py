@@ -245,8 +245,7 @@ _Texts: TypeAlias = tuple[Select[Any], Mapping[str, Any] | _Change]
 
 def _list_audit(by: Redaction) -> _Texts:
     async def redact(connection: AsyncConnection, rows: Sequence[Any]) -> int:
-        about = audit.c.id == func.any([row.id for row in rows])
-        return await audit_chain.redact_values(connection, by.erasure, about)
+        return await audit_chain.redact_entries(connection, by.erasure, [row.id for row in rows])
 
     return audit_chain.select_details().where(match_models(by.reach, audit.c.model)), redact
 

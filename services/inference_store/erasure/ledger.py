@@ -44,7 +44,7 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LEDGER_APART
 
 MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
-MakeNote = Callable[[Any], Note | None]
+MakeNote = Callable[[Any], Note]
 ListUnwritten = Callable[[Entry], AsyncIterator[tuple[str, Body]]]
 # Each failure is an entry of another process, put by a request that outlived that process.
 _MOST_TRIES = 5

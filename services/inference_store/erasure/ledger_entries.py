@@ -296,6 +296,13 @@ class Kind:
     kept: bool = False
 
 
+async def _apply_signed(connection: AsyncConnection, body: Body, at: datetime, actor: str) -> Any:
+    # it takes cryptography, which the ingester does without
+    from inference_store.erasure import erased_lists  # noqa: PLC0415
+
+    return await erased_lists.apply_signed(connection, body, at, actor)
+
+
 async def _do_nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) -> None:
     """Do nothing: the entry is about the ledger itself."""
 
@@ -316,13 +323,8 @@ KINDS: Sequence[Kind] = (
         audit_chain.apply_checkpoint,
         kept=True,
     ),
-    Kind("certificate", "What an erasure erased, signed.", batches.apply_signed, kept=True),
-    Kind(
-        "certificate_key",
-        "A key that signs from now on, signed.",
-        batches.apply_signed,
-        kept=True,
-    ),
+    Kind("certificate", "What an erasure erased, signed.", _apply_signed, kept=True),
+    Kind("certificate_key", "A key that signs from now on, signed.", _apply_signed, kept=True),
     Kind("erasure_requested", "An erasure was asked for.", batches.apply_requested),
     Kind(
         "erasure_batch",

@@ -115,9 +115,8 @@ class SigningKey:
         """Return 64 bytes over a document and its kind: no signature serves for another kind."""
         return self._key.sign(_join_kind(kind, document))
 
-    def keyed_hash(self, kind: str, value: bytes | str) -> bytes:
+    def keyed_hash(self, kind: str, value: bytes) -> bytes:
         """Return 32 bytes that tell nothing of the value without the key."""
-        value = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
         return hmac.digest(self._hashing, kind.encode() + b"\0" + value, "sha256")
 
     @property
@@ -197,7 +196,7 @@ def hash_values(key: SigningKey, criteria: Mapping[str, Any] | None) -> dict[str
 
 def hash_value(key: SigningKey, kind: str, value: Any) -> str:
     """Return the keyed hash that stands for a value in a document."""
-    return key.keyed_hash(kind, canonical(value)).hex()
+    return key.keyed_hash(kind, canonical(value).encode()).hex()
 
 
 _MEMBERS = {"document", "kind", "signature", "signed_by"}

@@ -33,12 +33,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.losses import (
-    NO_LOSS,
     Going,
     Loss,
     MemberLists,
     count_loss,
     find_exports,
+    read_loss,
 )
 from inference_store.erasure.policies import (
     SCOPES,
@@ -71,7 +71,7 @@ from inference_store.query.deadline import (
 class Preview:
     """The counts and examples of what would be deleted."""
 
-    parts: dict[ErasureScope, Loss] = field(default_factory=lambda: dict.fromkeys(SCOPES, NO_LOSS))
+    parts: dict[ErasureScope, Loss] = field(default_factory=lambda: {s: Loss() for s in SCOPES})
     fresh: int = 0
     """How many lose something that what is in force now would not take today."""
     examples: list[tuple[str, EffectiveRule | None, Any]] = field(default_factory=list)
@@ -173,8 +173,7 @@ async def _preview_model(
         rows = await going.find(connection, piece)
         [counted] = await fetch(connection, _select_counts(rows), deadline)
         for scope in SCOPES:
-            named = {name: counted._mapping[f"{scope}_{name}"] for name in count_loss(rows, scope)}
-            preview.parts[scope] = preview.parts[scope].add(**named)
+            preview.parts[scope] += read_loss(counted._asdict(), f"{scope}_")
         preview.fresh += counted.fresh
         if missing := EXAMPLES - len(preview.examples):
             for row in await fetch(connection, _select_examples(rows, missing), deadline):
@@ -418,11 +417,12 @@ async def _find_policies(
 def _find_deletion_times(
     rule: EffectiveRule | None, received_at: datetime
 ) -> dict[ErasureScope, datetime | None]:
-    times: dict[ErasureScope, datetime | None] = dict.fromkeys(SCOPES)
+    times: dict[ErasureScope, datetime | None] = dict.fromkeys(("input", "response", "inference"))
     if rule is None:
         return times
-    for part in SCOPES:
-        durations = [parse_duration(rule.rule.find_age(part)), *rule.minimum]
+    ages = (rule.rule.input, rule.rule.response, rule.rule.keep_inference)
+    for part, age in zip(times, ages, strict=True):
+        durations = [parse_duration(age), *rule.minimum]
         instants = [None if of is None else of.find_end(received_at) for of in durations]
         finite = [instant for instant in instants if instant is not None]
         times[part] = max(finite) if len(finite) == len(instants) else None

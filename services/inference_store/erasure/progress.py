@@ -277,6 +277,12 @@ async def _change(
     return (await connection.execute(changed)).rowcount > 0
 
 
+async def add_marked(connection: AsyncConnection, id: UUID, count: int) -> None:
+    """Add to how many were marked."""
+    changed = erasure.update().where(erasure.c.id == id)
+    await connection.execute(changed.values(marked=erasure.c.marked + count))
+
+
 async def resume_erasure(connection: AsyncConnection, id: UUID) -> None:
     """Go on with an erasure that is over in a restored backup, because a replay has marked more."""
     here = erasure.c
@@ -285,17 +291,25 @@ async def resume_erasure(connection: AsyncConnection, id: UUID) -> None:
     await connection.execute(again.values(state="pending", finished_at=None))
 
 
-async def add_counts(
+async def add_erased(
     connection: AsyncConnection,
     id: UUID,
     *,
+    inferences: int = 0,
+    objects: int = 0,
+    versions: int = 0,
+    bytes: int = 0,
     table_rows: Mapping[str, int] | None = None,
     received: tuple[datetime, datetime] | None = None,
-    **counts: int,
 ) -> None:
     """Add to the counts of an erasure; `received`: when the oldest and the newest were received."""
     here = erasure.c
-    values: dict[str, Any] = {name: here[name] + count for name, count in counts.items()}
+    values: dict[str, Any] = {
+        "inferences": here.inferences + inferences,
+        "objects": here.objects + objects,
+        "versions": here.versions + versions,
+        "bytes": here.bytes + bytes,
+    }
     if table_rows:
         # one writer: the service that leads
         before = await connection.scalar(select(here.table_rows).where(here.id == id)) or {}
@@ -305,9 +319,8 @@ async def add_counts(
     if received is not None:
         values["oldest"] = func.least(here.oldest, received[0])
         values["newest"] = func.greatest(here.newest, received[1])
-    if values:
-        await connection.execute(erasure.update().where(here.id == id).values(values))
-    BYTES_DELETED.inc(counts.get("bytes", 0))
+    await connection.execute(erasure.update().where(here.id == id).values(values))
+    BYTES_DELETED.inc(bytes)
 
 
 async def finish_erasure(

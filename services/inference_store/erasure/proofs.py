@@ -113,13 +113,18 @@ async def find_proofs(ledger: Ledger, key: SigningKey, uid: UUID) -> list[Proof]
         if key.id in leaves["hashed_by"] and is_of_time:
             entries = _read_entries(ledger, leaves["root"])
             for found in [entry async for entry in entries if entry in scopes]:
-                tree = MerkleTree(proving=found)
-                async for candidate in _read_entries(ledger, leaves["root"]):
-                    tree.add(candidate)
-                place = (tree.index or 0, tree.size, tuple(tree.proof()))
-                root = bytes.fromhex(leaves["root"])
-                proofs.append(Proof(document["number"], scopes[found], found, *place, root))
+                proofs.append(await _make_proof(ledger, document, scopes[found], found))
     return proofs
+
+
+async def _make_proof(
+    ledger: Ledger, document: Mapping[str, Any], scope: str, entry: bytes
+) -> Proof:
+    tree, root = MerkleTree(proving=entry), document["leaves"]["root"]
+    async for candidate in _read_entries(ledger, root):
+        tree.add(candidate)
+    index, beside = tree.index or 0, tuple(tree.proof())
+    return Proof(document["number"], scope, entry, index, tree.size, beside, bytes.fromhex(root))
 
 
 async def _read_entries(ledger: Ledger, root: str) -> AsyncIterator[bytes]:

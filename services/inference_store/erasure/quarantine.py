@@ -23,6 +23,7 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -33,7 +34,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, case, false, func, null, or_, select
+from sqlalchemy import ColumnElement, and_, case, false, func, null, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -42,7 +43,7 @@ from inference_store.erasure.held_deletions import HeldRow
 from inference_store.erasure.holds import Hold, judge, list_in_force, resolve_filter
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import Arrival, enqueue_arrivals
-from inference_store.erasure.progress import add_counts
+from inference_store.erasure.progress import add_erased
 from inference_store.erasure.requests import Subject, build_predicate, find_subject
 from inference_store.index import accounting, registrations
 from inference_store.index.accounting import Outcome, PartitionId
@@ -295,6 +296,11 @@ def _read_blob(blobs: Blobs, inline: bytes | None, storage_key: StorageKey | Non
         return None
 
 
+def has_searched_all(criteria: Mapping[str, Any]) -> bool:
+    """Return whether an erasure by these criteria searches every quarantined event."""
+    return criteria.get(MEMBER) == "all"
+
+
 # Removes quarantined events that no hold protects, and queues their objects for deletion.
 #
 # Of their response only the metadata is read, and it may be out of reach: what is unknown
@@ -406,7 +412,7 @@ async def apply_removal(
         decoded = (marks[id] for id in sorted(removed) if marks[id])
         arrivals = [(model, UUID(uid), "inference", *keys) for uid, *keys in decoded]
         await _enqueue_objects(connection, number, model, arrivals)
-    await add_counts(connection, number, table_rows={unsettled_event.name: len(removed)})
+    await add_erased(connection, number, table_rows={unsettled_event.name: len(removed)})
     return len(removed)
 
 
@@ -418,7 +424,6 @@ async def _remove(connection: AsyncConnection, ids: Sequence[int], because: str)
         payload=None,
         record_key=None,
         headers=[],
-        names=[],
         inference_id=None,
         state=settled,
         detail=because,
@@ -451,12 +456,9 @@ async def _enqueue_objects(
     """
     if not arrivals:
         return
-    here, uids = erasing.c, [uid for _, uid, *_ in arrivals]
-    keys = (here.data_storage_key, here.response_storage_key, here.metadata_storage_key)
-    whole = (here.erasure == erasure, here.scope == "inference", among(erasing, model, uids))
-    marks = await connection.execute(select(here.uid, *keys).where(*whole))
-    marked = {uid: storage_keys for uid, *storage_keys in marks}
-    erased = await pending_deletions.find_erased(connection, [(model, uid) for uid in uids])
+    marked = await _find_marked(connection, erasure, model, [uid for _, uid, *_ in arrivals])
+    identities = [(model, uid) for _, uid, *_ in arrivals]
+    erased = await pending_deletions.find_erased(connection, identities)
     again = {
         arrival[1]: arrival
         for arrival in arrivals
@@ -465,10 +467,20 @@ async def _enqueue_objects(
     await enqueue_arrivals(connection, again.values(), cause="erased_again")
     rows = [
         {"storage_key": key, "model": model, "uid": uid}
-        for _, uid, _, *storage_keys in arrivals
+        for _, uid, _, *keys in arrivals
         if uid in marked
-        for key in storage_keys
+        for key in keys
         if key is not None and key not in marked[uid]
     ]
     if rows:
         await connection.execute(insert(blob_reference).on_conflict_do_nothing(), rows)
+
+
+async def _find_marked(
+    connection: AsyncConnection, erasure: UUID, model: int, uids: Iterable[UUID]
+) -> dict[UUID, Sequence[str | None]]:
+    here = erasing.c
+    keys = (here.data_storage_key, here.response_storage_key, here.metadata_storage_key)
+    whole = and_(here.erasure == erasure, here.scope == "inference")
+    query = select(here.uid, *keys).where(whole, among(erasing, model, list(uids)))
+    return {uid: storage_keys for uid, *storage_keys in await connection.execute(query)}

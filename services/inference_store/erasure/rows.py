@@ -26,14 +26,14 @@ from inference_store.erasure import audit_chain, holds, pending_deletions
 from inference_store.erasure.held_deletions import find_referenced
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import PendingDeletion, remove_pending
-from inference_store.erasure.progress import Erasure, add_counts
+from inference_store.erasure.progress import Erasure, add_erased
 from inference_store.index import key_registry, registrations
-from inference_store.index.audit import match_uids
 from inference_store.index.partitions import TimePartition, TimePartitions
 from inference_store.index.sidecars import among, by_model, stored
 from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,
+    erased_batch,
     erased_span,
     erased_total,
     inference,
@@ -83,7 +83,7 @@ async def delete_rows(
             )
         total += await remove_pending(connection, stored_erasure.id, model, uids)
     uids_done = [mark.uid for mark in done]
-    await add_counts(
+    await add_erased(
         connection,
         stored_erasure.id,
         inferences=total,
@@ -124,9 +124,7 @@ async def _delete_inferences(
     for table in (*tables, blob_reference):
         deleted = await connection.execute(table.delete().where(among(table, model, uids)))
         counts[table.name] = deleted.rowcount
-    counts["audit"] = await audit_chain.redact_values(
-        connection, stored_erasure.id, match_uids(uids)
-    )
+    counts["audit"] = await audit_chain.redact_values(connection, stored_erasure.id, uids=uids)
     if whole_span:
         await pending_deletions.add_batch(connection, model, uids)
     # What expired before it was stored has left nothing that could come back.
@@ -345,8 +343,29 @@ async def reopen_span(connection: AsyncConnection, span: TimePartition) -> None:
     Rows without their inference were deleted before, outside the fence.
     """
     await fence_exclusive(connection)
+    for model in await list_models(connection, span):
+        await _shorten_erased_span(connection, model, span)
     here = partition_span.c.name == span.name
     await connection.execute(partition_span.update().where(here).values(state="open"))
+
+
+async def _shorten_erased_span(
+    connection: AsyncConnection, model: int, span: TimePartition
+) -> None:
+    """Shorten it to the last uid on the lists: nothing after that was deleted."""
+    here = erased_span.c
+    where = (here.model == model, here.lo == span.lo, here.hi == span.hi)
+    lists = select(erased_batch.c.last).where(
+        erased_batch.c.model == model,
+        erased_batch.c.first >= uid_floor(span.lo),
+        erased_batch.c.first < uid_floor(span.hi),
+    )
+    last = await connection.scalar(lists.order_by(erased_batch.c.last.desc()).limit(1))
+    deleted = await connection.execute(erased_span.delete().where(*where))
+    if last is not None and deleted.rowcount:
+        end = received_at_of(last) + timedelta(microseconds=1)
+        values = {"model": model, "lo": span.lo, "hi": end}
+        await connection.execute(insert(erased_span).values(values).on_conflict_do_nothing())
 
 
 async def delete_orphans(

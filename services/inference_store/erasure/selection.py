@@ -2,11 +2,10 @@
 and what was requested. What holds protect counts for a limit, and stays.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -22,11 +21,9 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
-from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.pending_deletions import KEYS, limit_to_few_spans, select_marks
 from inference_store.erasure.policies import (
     SCOPES,
@@ -34,7 +31,8 @@ from inference_store.erasure.policies import (
     ErasureScope,
     find_earlier,
 )
-from inference_store.index.tables import erasing, erasure_model, hold, inference, policy_sweep
+from inference_store.erasure.policies.watermarks import WatermarkKey
+from inference_store.index.tables import erasing, erasure_model, inference
 from inference_store.inference.events import uid_floor
 from inference_store.query.conditions import Condition, compile_certain, read_names
 from inference_store.query.deadline import (
@@ -82,7 +80,7 @@ class CompiledRules:
     ) -> ColumnElement[bool]:
         """Return the condition that the rule of this number, without what is coming, lets this part
         of a row expire."""
-        cutoffs = [rule.cutoffs(self.now)[part] for rule in self.policy.rules]
+        cutoffs = [rule.cutoffs(self.now).of(part) for rule in self.policy.rules]
         gone = {n: row.c.uid < uid_floor(at) for n, at in enumerate(cutoffs) if at is not None}
         return case(gone, value=number, else_=false()) if gone else false()
 
@@ -95,10 +93,10 @@ class CompiledRules:
     def find_cutoff(self, number: int, part: ErasureScope) -> datetime | None:
         """Return the time from which on nothing that this rule decides has lost this part; it is
         the rule's cutoff, or an earlier one of what is coming."""
-        cutoff = self.policy.rules[number].cutoffs(self.now)[part]
+        cutoff = self.policy.rules[number].cutoffs(self.now).of(part)
         if self.coming is None:
             return cutoff
-        others = [rule.cutoffs(self.now)[part] for rule in self.coming.policy.rules]
+        others = [rule.cutoffs(self.now).of(part) for rule in self.coming.policy.rules]
         return find_earlier(cutoff, max((at for at in others if at is not None), default=None))
 
     def match_rule(
@@ -134,8 +132,6 @@ async def compile_rules(
     return CompiledRules(policy, now, tuple(conditions), coming)
 
 
-WatermarkKey: TypeAlias = tuple[int, int, ErasureScope]
-"""The model, the position of the rule among its rules, the scope."""
 WHOLE_SPAN, LIMITS = -1, -2
 """In the place of a rule: every rule of a policy, whose span goes whole, and its limit."""
 
@@ -343,79 +339,3 @@ async def find_requested(
     if len(uids) < len(page.uids) or len(uids) == limit:
         return uids, uids[-1]
     return uids, page.searched if page.out_of_time else None
-
-
-# The progress of runs by a filter, so that the next run reads only what is new.
-#
-# What a rule's filter keeps stays, and would be read again and again. Everything before the
-# watermark was checked under the same rules; an event that comes later is decided about as it
-# arrives. A metadata edit may change the result of a rule for an inference before the watermark: so
-# everything is checked again once a day, and in each requested run.
-
-# A transaction that stores an inference, or an edit that holds its row, takes less.
-_OVERLAP: Final = timedelta(hours=1)
-_WHOLE: Final = timedelta(hours=24)
-
-
-def hash_rules(chain: EffectivePolicy) -> str:
-    """Return a hash that differs between two effective policies with other rules."""
-    parts = [
-        # also its revision: another policy in between may have kept what came late
-        f"{rule.of}|{rule.revision}|{rule.rule.saved}"
-        f"|{[rule.rule.find_age(scope) for scope in SCOPES]}|{rule.minimum}"
-        for policy in (chain, *(() if chain.coming is None else (chain.coming,)))
-        for rule in policy.rules
-    ]
-    parts.append("" if chain.coming is None else str(len(chain.coming.rules)))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-async def load_watermarks(
-    connection: AsyncConnection, chains: Mapping[int, EffectivePolicy], now: datetime
-) -> dict[WatermarkKey, datetime]:
-    """Return where each search may begin; one that is left out begins with the oldest inference."""
-    hashes = {model: hash_rules(chain) for model, chain in chains.items()}
-    here = policy_sweep.c
-    # a hold that has ended since then protected what lies before the watermark
-    ended = select(hold.c.id).where(hold.c.until > here.until, hold.c.until <= now)
-    query = select(policy_sweep).where(here.whole_at > now - _WHOLE, ~ended.exists())
-    return {
-        (row.model, row.rule, row.scope): row.until - _OVERLAP
-        for row in await connection.execute(query)
-        if hashes.get(row.model) == row.chain
-    }
-
-
-async def save_watermarks(
-    connection: AsyncConnection,
-    chains: Mapping[int, EffectivePolicy],
-    progress: Mapping[WatermarkKey, datetime],
-    now: datetime,
-    *,
-    begun: Mapping[WatermarkKey, datetime],
-    holds: int,
-) -> None:
-    """Store how far the searches came; those that are not in `begun` have checked everything.
-
-    Store nothing if `holds` is not the present count of changes of holds: what a hold released lies
-    before the watermark.
-    """
-    # whoever changes a hold has the fence: the change is visible here, or deletes these watermarks
-    await fence_shared(connection)
-    if await count_hold_changes(connection) != holds:
-        return
-    for key, until in progress.items():
-        model, rule, scope = key
-        values = {"until": until, "chain": hash_rules(chains[model])}
-        values |= {} if key in begun else {"whole_at": now}
-        inserted = insert(policy_sweep).values(
-            model=model, rule=rule, scope=scope, **({"whole_at": now} | values)
-        )
-        await connection.execute(
-            inserted.on_conflict_do_update(index_elements=["model", "rule", "scope"], set_=values)
-        )
-
-
-async def count_hold_changes(connection: AsyncConnection) -> int:
-    """Return how often holds were placed, changed and released: the number only grows."""
-    return int(await connection.scalar(select(func.coalesce(func.sum(hold.c.revision), 0))) or 0)

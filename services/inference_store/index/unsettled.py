@@ -8,32 +8,18 @@ and a row keeps its id whatever its state becomes: an erasure that walks the ids
     open, parked → discarded
 """
 
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, cast
 
-import orjson
-from sqlalchemy import (
-    ColumnElement,
-    and_,
-    any_,
-    case,
-    delete,
-    func,
-    literal,
-    null,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, and_, case, delete, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.registrations import match_model_ids
 from inference_store.inference.errors import Conflict, NotFound
-from inference_store.inference.events import SCHEME, Buckets, parse_stored
 
 from . import accounting
 from .accounting import Outcome, PartitionId
@@ -50,9 +36,6 @@ _HERE = unsettled_event.c
 _PLACE = (*PartitionId._fields, "offset")
 UNREADABLE: Final = "unreadable_record"
 """The reason of a Kafka batch that cannot be read: its payload is no event."""
-_QUOTED: Final = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
-# of a storage key with its bucket
-_LONGEST_NAME: Final = 1024 + 128
 _TROUBLE = ("reason", "detail", "model_id", "inference_id")
 
 
@@ -99,7 +82,6 @@ class Record:
             "record_key": self.key,
             "payload": self.payload,
             "headers": [list(header) for header in self.headers],
-            "names": sorted({text for text in _list_texts(self.payload) if _may_be_key(text)}),
         }
 
 
@@ -360,41 +342,6 @@ async def limit_is_lifted(connection: AsyncConnection) -> bool:
     """Check whether the limit is still lifted."""
     query = select(dead_letter_limit_lift.c.lifted_until > func.now())
     return bool((await connection.execute(query)).scalar())
-
-
-async def find_named(
-    connection: AsyncConnection, keys: Collection[str], buckets: Buckets
-) -> set[str]:
-    """Return the storage keys that unsettled events may name, whatever was decided about them."""
-    may_be = [key for key in keys if not buckets.is_closed(parse_stored(key))]
-    bare = {key.removeprefix(f"{SCHEME}{buckets.default}/"): key for key in may_be}
-    texts = literal([*bare, *may_be], _HERE.names.type)
-    rows = select(func.unnest(_HERE.names).label("name")).where(_HERE.names.op("&&")(texts))
-    name = rows.subquery().c.name
-    named = await connection.execute(select(name).where(name == any_(texts)).distinct())
-    return {bare.get(text, text) for text in named.scalars()}
-
-
-def _list_texts(payload: bytes) -> Iterator[str]:
-    """Yield every text of a message, whatever its fields are called."""
-    try:
-        waiting = [orjson.loads(payload)]
-    except orjson.JSONDecodeError:
-        # in what is no JSON, any quoted text may be a key, and a slash in it escaped
-        quoted = _QUOTED.findall(payload.replace(rb"\/", b"/"))
-        yield from (text.decode("utf-8", "replace") for text in quoted)
-        return
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, str):
-            yield node
-        elif isinstance(node, dict | list):
-            waiting.extend(node.values() if isinstance(node, dict) else node)
-
-
-def _may_be_key(text: str) -> bool:
-    # lone surrogates are no JSON for orjson
-    return "\0" not in text and 0 < len(text.encode()) <= _LONGEST_NAME
 
 
 def record_of(row: Any) -> Record:

@@ -15,7 +15,6 @@ from inference_store.erasure import holds, pending_deletions, policies, rows
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope
-from inference_store.erasure.policies.effective_policy import find_expired
 from inference_store.erasure.progress import Cause
 from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome
@@ -164,10 +163,10 @@ async def _find_expired(
         if not is_young(item):
             chain, at = chains[item.registration.model], item.event.received_at
             if isinstance(read.result, MissingBlob):
-                gone = find_expired(chain.find_certain_cutoffs(now), at)
+                gone = chain.find_certain_cutoffs(now).find_expired(at)
             elif (truths := next(answers)) is not None:
                 matching = {saved for saved, truth in zip(filters, truths, strict=True) if truth}
-                gone = find_expired(chain.find_cutoffs(matching, now), at)
+                gone = chain.find_cutoffs(matching, now).find_expired(at)
         parts.append(gone)
     return parts
 

@@ -10,7 +10,7 @@ from typing import Final
 from inference_store.erasure import rows
 from inference_store.erasure.erased_lists import record_erased
 from inference_store.erasure.pending_deletions import PendingDeletion, Position
-from inference_store.erasure.progress import Erasure, add_counts, advance_erasure, record_blocked
+from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
 from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
 from inference_store.export.erased import record_batch
@@ -63,7 +63,7 @@ async def erase_batch(
     stay: list[PendingDeletion] = []
     for mark in batch.page:
         (done if remaining.isdisjoint(list_objects_of(mark)) else stay).append(mark)
-    # the partition may stay for long: what comes after is deleted with all of its rows
+    # inferences after one that stays are recorded one by one
     whole_span = whole_span and not stay and not batch.has_spared
     async with leader.forgetting:
         with stage(STEP_SECONDS, "forget"):
@@ -76,7 +76,7 @@ async def erase_batch(
                 # the inferences wait for their other objects; the deleted ones are counted
                 async with leader.engine.begin() as connection:
                     versions, size = deleted.versions, deleted.bytes
-                    await add_counts(connection, erasure.id, versions=versions, bytes=size)
+                    await add_erased(connection, erasure.id, versions=versions, bytes=size)
         gone = [key for mark in done for key in list_objects_of(mark)]
         await record_failures(leader, erasure, faults, gone)
         leader.batches_erased += 1

@@ -9,6 +9,7 @@ After a crash before 2 the pieces are written again. After it the ledger gives t
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -16,26 +17,19 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import (
-    certificates,
-    erased_lists,
-    ledger_entries,
-    log,
-    progress,
-    quarantine,
-)
+from inference_store.erasure import certificates, erased_lists, ledger_entries, log, progress
 from inference_store.erasure.erased_lists import Erased, write_list
 from inference_store.erasure.hash_chain import START, Link
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import CERTIFICATE, BrokenChain, ChainHead, SigningKey
 from inference_store.erasure.progress import Erasure, State
+from inference_store.erasure.quarantine import has_searched_all
 from inference_store.export.erased import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.inference.errors import Unavailable
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.json_encoding import format_instant
 from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
-from inference_store.platform.settings import RetentionSettings
 
 _log = structlog.get_logger()
 # The reasons for which an erasure ends without a certificate.
@@ -47,7 +41,6 @@ _HEAD_SECONDS = 60.0
 
 class Certifier:
     """Signs certificates of erasures. `keys`: the first one signs; the others signed before it.
-    `settings`: how long events, the ledger's content and the audit are kept.
 
     Raises ObjectStoreUnavailable, Unavailable and errors of the database; it can then be called
     again.
@@ -57,7 +50,7 @@ class Certifier:
         self,
         ledger: Ledger,
         keys: Sequence[SigningKey],
-        settings: RetentionSettings,
+        remaining: "Remaining",
         *,
         head: ChainHead | None = None,
         head_seconds: float = _HEAD_SECONDS,
@@ -65,7 +58,7 @@ class Certifier:
         self._ledger = ledger
         self._engine = ledger.engine
         self._keys = keys
-        self._settings = settings
+        self._remaining = remaining
         self._head = head
         self._head_seconds = head_seconds
         # the ends that were written last
@@ -151,7 +144,7 @@ class Certifier:
             names = await registrations.names(connection, models)
             held = await progress.count_held(connection, erasure.id)
             exports = describe_exports(await list_reached(connection, erasure.id), earlier)
-            remains = [*list_remaining(self._settings, erasure.asked), *list_copies(exports)]
+            remains = [*self._remaining.list_locations(erasure.asked), *list_copies(exports)]
             return make_certificate(
                 *(erasure, uncertified, self.key, root, end),
                 model_ids=names.values(),
@@ -204,37 +197,40 @@ _METHOD: Final = (
 _LIST: Final = "RFC 6962 (SHA-256) over entries of 33 bytes: a letter and an HMAC-SHA-256"
 
 
-def list_remaining(
-    settings: RetentionSettings, asked: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Return each place that no erasure reaches, with the time when the last of it is gone by
-    itself; null: unknown.
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The keeping times of events, the ledger's content and the audit: no erasure reaches them."""
 
-    `asked`: the criteria of the erasure; one of a subject may have left some events unsearched.
-    """
-    now = datetime.now(UTC)
-    events, ledger, audit = (
-        format_instant(now + timedelta(seconds=seconds))
-        for seconds in (
-            settings.tombstone_seconds,
-            settings.ledger_values_keep_seconds,
-            settings.audit_keep_seconds,
-        )
-    )
-    until = {
-        "Kafka, by the topic's retention": events,
-        "spools of proxies that are away": events,
-        "the ledger of the bucket: what its entries say": ledger,
-        "the audit: who did what and when, without erased values": audit,
-        "legal holds: what they keep, and what they and policies in force say": None,
-        "exports, and copies that readers made": None,
-        "backups of Postgres and of the bucket": None,
-        "Postgres' files: pages until they are vacuumed and used again, write-ahead log": None,
-        "the object store's own trash: what it removes from its disks later": None,
-    }
-    if asked is not None and "subject" in asked and asked.get(quarantine.MEMBER) != "all":
-        until["dead letters and parked events of no registered model"] = None
-    return [{"where": where, "clear_at": at} for where, at in until.items()]
+    events_seconds: float
+    ledger_seconds: float
+    audit_seconds: float
+
+    def list_locations(self, asked: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Return each place with the time when the last of it is gone by itself; null: unknown.
+
+        `asked`: the criteria of the erasure; one of a subject may have left some events unsearched.
+        """
+        events = _format_after(self.events_seconds)
+        until = {
+            "Kafka, by the topic's retention": events,
+            "spools of proxies that are away": events,
+            "the ledger of the bucket: what its entries say": _format_after(self.ledger_seconds),
+            "the audit: who did what and when, without erased values": _format_after(
+                self.audit_seconds
+            ),
+            "legal holds: what they keep, and what they and policies in force say": None,
+            "exports, and copies that readers made": None,
+            "backups of Postgres and of the bucket": None,
+            "Postgres' files: pages until they are vacuumed and used again, write-ahead log": None,
+            "the object store's own trash: what it removes from its disks later": None,
+        }
+        if "subject" in (asked or {}) and not has_searched_all(asked or {}):
+            until["dead letters and parked events of no registered model"] = None
+        return [{"where": where, "clear_at": at} for where, at in until.items()]
+
+
+def _format_after(seconds: float) -> str | None:
+    return format_instant(datetime.now(UTC) + timedelta(seconds=seconds))
 
 
 def make_certificate(
@@ -253,7 +249,7 @@ def make_certificate(
     """Return the next document of an erasure: without what its `earlier` ones count.
 
     `key`: which hashes its values; `held`: how many inferences each hold kept; `exports`: see
-    `describe_exports`; `remains`: see `list_remaining`.
+    `describe_exports`; `remains`: see `Remaining`.
     """
     counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
     return {

@@ -35,6 +35,7 @@ from inference_store.erasure.policies import (
     PolicyOwner,
     PolicyVersion,
     find_in_force,
+    watermarks,
 )
 from inference_store.erasure.progress import ENDED
 from inference_store.erasure.selection import Work, list_work
@@ -194,7 +195,7 @@ class Overdue:
         until = time.monotonic() + _SECONDS
         now = await connection.scalar(select(func.now())) or datetime.now(UTC)
         chains = await policies.find_effective_policies(connection)
-        begun = await selection.load_watermarks(connection, chains, now)
+        begun = await watermarks.load_watermarks(connection, chains, now)
         versions = await find_in_force(connection)
         for model in sorted(model for model in chains if model > self._after):
             try:
@@ -216,7 +217,7 @@ async def _measure_model(
     model: int,
     policy: EffectivePolicy,
     *,
-    begun: Mapping[selection.WatermarkKey, datetime],
+    begun: Mapping[watermarks.WatermarkKey, datetime],
     now: datetime,
     versions: Mapping[PolicyOwner, PolicyVersion],
 ) -> float:

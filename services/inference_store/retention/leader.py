@@ -19,7 +19,7 @@ from inference_store.platform.backoff import Stopped
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
-from .certifier import Certifier
+from .certifier import Certifier, Remaining
 
 ACTOR: Final = "retention"
 T = TypeVar("T")
@@ -67,6 +67,9 @@ class OrphanProgress:
 
     after: str = ""
     error: str | None = None
+    # of names in events that are not stored: the position of the last one that was gathered
+    seen: int = 0
+    gathered: bool = False
 
 
 class Leader:
@@ -90,10 +93,7 @@ class Leader:
         self.due = due or asyncio.Event()
         self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
-        self.certifier: Certifier | None = None
-        if keys := signing_keys(settings):
-            head = ChainHead(settings, lock_days=settings.certificate_head_lock_days)
-            self.certifier = Certifier(self.ledger, keys, settings, head=head)
+        self.certifier = _make_certifier(settings, self.ledger)
         self.batches_erased = 0
         # whether the schedule was due when the turn began; set later, the next turn sees it
         self.is_scheduled = False
@@ -127,3 +127,13 @@ class Leader:
                 count = await step(connection)
             total += count
         return total
+
+
+def _make_certifier(settings: RetentionSettings, ledger: Ledger) -> Certifier | None:
+    keys = signing_keys(settings)
+    if not keys:
+        return None
+    keeping = settings.ledger_values_keep_seconds, settings.audit_keep_seconds
+    remaining = Remaining(settings.tombstone_seconds, *keeping)
+    head = ChainHead(settings, lock_days=settings.certificate_head_lock_days)
+    return Certifier(ledger, keys, remaining, head=head)

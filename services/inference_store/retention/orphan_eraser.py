@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,7 +27,7 @@ from inference_store.erasure.pending_deletions import find_claimed_objects
 from inference_store.erasure.progress import (
     STOPPED,
     Erasure,
-    add_counts,
+    add_erased,
     advance_erasure,
     begin_deleting,
     find_state,
@@ -59,11 +60,29 @@ async def erase_orphans(leader: Leader, erasure: Erasure, *, seconds: float) -> 
             await unmark(leader, erasure)
             return True
         progress = leader.orphans.setdefault(erasure.id, OrphanProgress())
+        await _gather_names(leader, erasure, progress)
         if not await _step(leader, erasure, progress):
             del leader.orphans[erasure.id]
+            async with leader.engine.begin() as connection:
+                # a failed erasure gathers them again
+                await owned.remove_names(connection, parse_report(erasure))
             await conclude(leader, erasure, error=progress.error)
             return True
     return False
+
+
+async def _gather_names(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> None:
+    if progress.gathered:
+        return
+    async with leader.engine.begin() as connection:
+        # in the fence: a lower number may become visible after a higher one
+        await fence_exclusive(connection)
+        newest = await owned.find_newest(connection)
+    async with leader.engine.begin() as connection:
+        await orphans.ensure_report(connection, parse_report(erasure))
+        await owned.store_names(connection, parse_report(erasure), leader.blobs.buckets)
+    progress.seen = newest
+    progress.gathered = True
 
 
 async def _step(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> bool:
@@ -74,7 +93,7 @@ async def _step(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> b
         return await _name_next(leader, erasure, progress)
     progress.after = keys[-1]
     with stage(STEP_SECONDS, "claim"):
-        claimed = await _claim(leader, erasure, keys)
+        claimed = await _claim(leader, erasure, progress, keys)
     failpoint("orphans.claim.after")
     if claimed and (sizes := await _measure_aged(leader, erasure, claimed)):
         await _erase(leader, erasure, progress, sizes)
@@ -82,42 +101,34 @@ async def _step(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> b
 
 
 async def _name_next(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> bool:
+    report = parse_report(erasure)
     async with leader.engine.begin() as connection:
         if not await advance_erasure(connection, erasure.id, "marking"):
             return True
-        report = orphans.parse_report(erasure)
         keys = await orphans.find_following(connection, report, after=progress.after)
         if not keys:
             return False
-        doomed = await _judge(leader, connection, erasure, keys)
+        judged = await orphans.judge(connection, report, keys)
+        await _release(connection, erasure, keys, judged)
     failpoint("orphans.batch.before")
-    if not doomed:
+    if not judged.doomed:
         progress.after = keys[-1]
         return True
-    body = {"erasure": str(erasure.id), "storage_keys": doomed}
+    body = {"erasure": str(erasure.id), "storage_keys": judged.doomed}
     if not await leader.ledger.write("erasure_batch", body, actor=ACTOR):
         progress.after = keys[-1]  # another erasure has named them all
     failpoint("orphans.batch.after")
     return True
 
 
-async def _judge(
-    leader: Leader, connection: AsyncConnection, erasure: Erasure, keys: Collection[str]
+async def _claim(
+    leader: Leader, erasure: Erasure, progress: OrphanProgress, keys: Sequence[str]
 ) -> list[str]:
-    """Return those of these that are still orphans and that no hold protects; settle the others."""
-    judged = await orphans.judge(connection, keys, leader.blobs.buckets)
-    kept = set(keys) - set(judged.doomed) - set(judged.held)
-    await orphans.settle(connection, erasure, kept, "kept")
-    await orphans.settle(connection, erasure, judged.held, "held")
-    await add_counts(connection, erasure.id, held=len(judged.held))
-    return judged.doomed
-
-
-async def _claim(leader: Leader, erasure: Erasure, keys: Sequence[str]) -> list[str]:
     """Return the objects that may be deleted now; from the commit on nothing can be cancelled.
 
     A hold or an event that comes before the fence is released keeps its own.
     """
+    report = parse_report(erasure)
     async with leader.engine.connect() as connection:
         claimed = await find_claimed_objects(connection, keys)
     # those that were deleted before a crash; the certificate must name them too
@@ -126,11 +137,29 @@ async def _claim(leader: Leader, erasure: Erasure, keys: Sequence[str]) -> list[
     existing = [key for key in keys if key not in gone]
     async with leader.engine.begin() as connection:
         await fence_exclusive(connection)
-        doomed = sorted([*await _judge(leader, connection, erasure, existing), *gone])
+        progress.seen = await owned.store_names(
+            connection, report, leader.blobs.buckets, after=progress.seen
+        )
+        judged = await orphans.judge(connection, report, existing)
+        await _release(connection, erasure, existing, judged)
+        doomed = sorted([*judged.doomed, *gone])
         if not doomed or not await begin_deleting(connection, erasure.id):
             return []
         await batches.claim_objects(connection, doomed)
     return doomed
+
+
+async def _release(
+    connection: AsyncConnection,
+    erasure: Erasure,
+    keys: Collection[str],
+    judged: orphans.Judgement,
+) -> None:
+    unused = set(keys) - set(judged.doomed) - set(judged.held)
+    await batches.remove_objects(connection, unused)
+    await batches.record_held_objects(connection, erasure.id, judged.held)
+    await orphans.record_state(connection, parse_report(erasure), unused, "kept")
+    await orphans.record_state(connection, parse_report(erasure), judged.held, "held")
 
 
 async def _measure_aged(leader: Leader, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
@@ -147,8 +176,11 @@ async def _measure_aged(leader: Leader, erasure: Erasure, keys: Sequence[str]) -
         for key, (size, at) in inspected.items()
         if at is None or owned.is_older(at, before)
     }
-    async with leader.engine.begin() as connection:
-        await orphans.settle(connection, erasure, set(keys) - set(old), "kept")
+    young = set(keys) - set(old)
+    if young:
+        async with leader.engine.begin() as connection:
+            await batches.remove_objects(connection, young)
+            await orphans.record_state(connection, parse_report(erasure), young, "kept")
     return old
 
 
@@ -160,15 +192,17 @@ async def _erase(
     progress.error = progress.error or format_failures(faults)
     blocked = {fault.key for fault in faults}
     gone = [key for key in sorted(sizes) if parse_stored(key) not in blocked]
-    objects = [parse_stored(key) for key in gone]
+    objects, report = [parse_stored(key) for key in gone], parse_report(erasure)
     failpoint("orphans.forget.before")
     with stage(STEP_SECONDS, "forget"):
         if gone:
             size = deleted.bytes or sum(sizes[key] for key in gone)
+            count, versions = len(gone), deleted.versions
             async with leader.engine.begin() as connection:
-                await orphans.settle(connection, erasure, gone, "erased")
-                await add_counts(
-                    connection, erasure.id, objects=len(gone), versions=deleted.versions, bytes=size
+                await batches.remove_objects(connection, gone)
+                await orphans.record_state(connection, report, gone, "erased")
+                await add_erased(
+                    connection, erasure.id, objects=count, versions=versions, bytes=size
                 )
                 # a replay has erased them again if there is a certificate: it has all of them
                 if leader.certifier is not None and erasure.certificate is None:
@@ -195,3 +229,8 @@ def _inspect_objects(blobs: Blobs, keys: Sequence[str]) -> dict[str, tuple[int, 
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="orphans") as executor:
         return dict(zip(keys, executor.map(inspect, keys), strict=True))
+
+
+def parse_report(erasure: Erasure) -> UUID:
+    """Return the id of the report."""
+    return UUID((erasure.asked or {})["report"])

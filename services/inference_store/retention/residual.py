@@ -26,6 +26,7 @@ from inference_store.erasure import holds, housekeeping, progress, quarantine, r
 from inference_store.erasure.batches import describe_entry
 from inference_store.erasure.held_deletions import QUARANTINE_SCOPE, record_held
 from inference_store.erasure.housekeeping import Position, Redaction, redact_page
+from inference_store.erasure.log import SigningKey
 from inference_store.erasure.progress import Erasure, begin_deleting, list_models
 from inference_store.erasure.quarantine import QuarantinedEvent
 from inference_store.erasure.requests import find_subject
@@ -56,6 +57,7 @@ _TRIES = 5
 _BATCH = 5_000
 _NAMED = {following.table for kind in (KEYS, LABELS) for following in kind.next_in_index}
 _CHILDREN = tuple(table for table in PARTITIONED if table is not inference)
+_KIND = "hold"
 
 
 async def remove_residual(leader: Leader, erasure: Erasure) -> None:
@@ -97,7 +99,7 @@ async def remove_mentions(leader: Leader, erasure: Erasure) -> None:
                         return  # it is cancelled
                     if table != housekeeping.RECORDED:
                         counts = {table: redacted}
-                        await progress.add_counts(connection, erasure.id, table_rows=counts)
+                        await progress.add_erased(connection, erasure.id, table_rows=counts)
                     await connection.commit()
     await remove_recorded(leader)
 
@@ -105,8 +107,7 @@ async def remove_mentions(leader: Leader, erasure: Erasure) -> None:
 async def remove_recorded(leader: Leader) -> None:
     """Remove the recorded values from holds that are over. The certifier's key hashes them; without
     one they are removed completely."""
-    key = None if leader.certifier is None else leader.certifier.key
-    hash = None if key is None else lambda text: key.keyed_hash("hold", text).hex()
+    hash = None if leader.certifier is None else partial(_keyed_hash, leader.certifier.key)
     await leader.repeat(partial(holds.redact_recorded, hash=hash, limit=_PAGE))
 
 
@@ -222,6 +223,10 @@ async def _delete_orphan_rows(leader: Leader, model: int, span: TimePartition) -
     for table in _CHILDREN:
         orphans = partial(rows.delete_orphans, table=table, model=model, span=span, limit=_BATCH)
         await leader.repeat(orphans)
+
+
+def _keyed_hash(key: SigningKey, text: str) -> str:
+    return key.keyed_hash(_KIND, text.encode("utf-8", "surrogatepass")).hex()
 
 
 # Erases dead letters and parked events of erased inferences, with their bytes and objects.

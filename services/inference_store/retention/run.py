@@ -375,41 +375,46 @@ async def run(
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    service = _Retention(settings, stop, kafka, Heartbeat(limit_seconds=live_seconds))
+    engine = create_engine(
+        settings,
+        application="inference-store-retention",
+        # one each for leadership, health, gauges, the audit's chain and the ledger's outbox, three
+        # for the work
+        pool_size=max(settings.postgres_pool_size, 8),
+    )
+    blobs = Blobs(settings)
     try:
-        await service.run()
+        heartbeat = Heartbeat(limit_seconds=live_seconds)
+        await _Retention(settings, engine, blobs, heartbeat, stop, kafka=kafka).run()
     finally:
-        service.blobs.close()
-        await service.engine.dispose()
+        blobs.close()
+        await engine.dispose()
 
 
 class _Retention:
     def __init__(
         self,
         settings: RetentionSettings,
-        stop: asyncio.Event,
-        kafka: KafkaSettings | None,
+        engine: AsyncEngine,
+        blobs: Blobs,
         heartbeat: Heartbeat,
+        stop: asyncio.Event,
+        *,
+        kafka: KafkaSettings | None,
     ) -> None:
         self._settings = settings
         self._kafka_settings = kafka
+        self._engine = engine
+        self._blobs = blobs
         self._stop = stop
         self._heartbeat = heartbeat
-        self.engine = create_engine(
-            settings,
-            application="inference-store-retention",
-            # one each for leadership, health, gauges, the audit's chain and the ledger's outbox,
-            # three for the work
-            pool_size=max(settings.postgres_pool_size, 8),
-        )
-        self.blobs = Blobs(settings)
         self._backoff = Backoff(
             _find_server,
             lambda server: count_failure(server.replace(" ", "_")),
             stop=stop,
             heartbeat=heartbeat,
         )
-        self._ledger = Ledger(self.engine, self.blobs, prefix=settings.ledger_prefix)
+        self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self._watch = LedgerWatch(self._ledger)
         self._due = asyncio.Event()
         self._admin = AdminApp(
@@ -440,10 +445,10 @@ class _Retention:
             _log.info("retention stopped", action="stopped")
 
     async def _lead_in_turn(self) -> None:
-        async with self.engine.connect() as connection:
+        async with self._engine.connect() as connection:
             await require_schema(connection)
         await self._watch.compare()
-        async with open_election(self.engine) as election:
+        async with open_election(self._engine) as election:
             while not await election.take():
                 # the failure is another replica's now, if there still is any
                 self._backoff.clear()
@@ -453,10 +458,10 @@ class _Retention:
 
     async def _lead(self, election: LeaderElection) -> None:
         check = LeadershipCheck(election, self._heartbeat, self._stop)
-        about = (self._settings, self.engine, self.blobs)
+        about = (self._settings, self._engine, self._blobs)
         leader = Leader(*about, check, self._due, kafka=self._kafka_settings)
         _log.info("retention leads", action="leading")
-        async with set_gauges(self.engine, self._settings), link(self.engine, self._ledger):
+        async with set_gauges(self._engine, self._settings), link(self._engine, self._ledger):
             await begin(leader)
             try:
                 while True:
@@ -477,7 +482,7 @@ class _Retention:
         if (why := await self._backoff.find_reason("postgres")) is not None:
             return why
         try:
-            async with self.engine.connect() as connection:
+            async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT 1"))
         except (DBAPIError, PoolTimeout, OSError, TimeoutError) as exc:
             return f"Postgres is unavailable: {exc}"[:500]
@@ -488,7 +493,7 @@ class _Retention:
         if (why := await self._backoff.find_reason("object store")) is not None:
             return why
         try:
-            await asyncio.to_thread(self.blobs.check)
+            await asyncio.to_thread(self._blobs.check)
         except ObjectStoreUnavailable as exc:
             return str(exc)[:500]
         return None

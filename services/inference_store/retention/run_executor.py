@@ -16,10 +16,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import policies, rows, selection
 from inference_store.erasure.batches import describe_entry
 from inference_store.erasure.pending_deletions import Position
-from inference_store.erasure.policies import EffectivePolicy, ErasureScope, PolicyOwner
+from inference_store.erasure.policies import (
+    EffectivePolicy,
+    ErasureScope,
+    PolicyOwner,
+    watermarks,
+)
+from inference_store.erasure.policies.watermarks import WatermarkKey
 from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
 from inference_store.erasure.runs import RetentionRun, count_failure
-from inference_store.erasure.selection import LIMITS, WHOLE_SPAN, WatermarkKey, Work, list_work
+from inference_store.erasure.selection import LIMITS, WHOLE_SPAN, Work, list_work
 from inference_store.index.partitions import TimePartition
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.inference.events import received_at_of
@@ -69,7 +75,7 @@ class RunExecutor:
     async def carry_out(self) -> str | None:
         """Erase everything that has expired; return the failures as one sentence, or None."""
         async with self._engine.connect() as connection:
-            holds = await selection.count_hold_changes(connection)
+            holds = await watermarks.count_hold_changes(connection)
             ending = await self._prepare(connection)
         unreadable = None
         try:
@@ -98,7 +104,7 @@ class RunExecutor:
         for model in self._chains:
             await self._plan(connection, model)
         if run.cause == "schedule":
-            self._begun = await selection.load_watermarks(connection, self._chains, now)
+            self._begun = await watermarks.load_watermarks(connection, self._chains, now)
         ends = [self._chains[model].find_latest(now) for model in self._work]
         until = max((end for end in ends if end is not None), default=None)
         return await rows.list_ending(connection, until=until)
@@ -126,7 +132,7 @@ class RunExecutor:
         failpoint("retention.frontier.before")
         async with self._engine.begin() as connection:
             about = self._chains, reached, self._now
-            await selection.save_watermarks(connection, *about, begun=self._begun, holds=holds)
+            await watermarks.save_watermarks(connection, *about, begun=self._begun, holds=holds)
         failpoint("retention.frontier.after")
 
     async def _erase_beyond_limits(self) -> None:
@@ -254,7 +260,7 @@ class RunExecutor:
             self._after[work.model, work.scope] = reached or after
         if whole_span and has_spared:
             self._spared = True
-        # the partition may stay for long: what comes after is deleted with all of its rows
+        # inferences after one that stays are recorded one by one
         return whole_span and fault is None and not has_spared
 
     async def _mark(

@@ -10,7 +10,6 @@ from sqlalchemy import func, update
 
 from inference_store.api import thumbnails
 from inference_store.erasure import audit_chain
-from inference_store.index.audit import match_uids
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
 from tests.exchanges import png as make_png
@@ -150,9 +149,7 @@ async def test_hides_erased_inference_and_empties_the_cache(api: Api, uids: dict
 async def test_erasure_removes_uids_from_the_audit(api: Api, uids: dict[str, str]) -> None:
     await _request_thumbnails(api, uids["jpeg"], uids["png"])
     await _request_thumbnails(api, uids["png"])
-    redacted = await api.transact(
-        audit_chain.redact_values, uuid4(), match_uids([UUID(uids["jpeg"])])
-    )
+    redacted = await api.transact(audit_chain.redact_values, uuid4(), uids=[UUID(uids["jpeg"])])
     assert redacted == 1
     left = [entry["detail"].get("inferences") for entry in await _read_audit(api)]
     assert left == [[uids["png"]], None]

@@ -23,7 +23,6 @@ from inference_store.erasure.policies import (
     Rule,
     merge_policies,
 )
-from inference_store.erasure.policies.effective_policy import find_expired
 from inference_store.export.erased import MemberLists
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
@@ -295,7 +294,7 @@ async def _check_arrivals(stored: Stored, chain: EffectivePolicy, reading: Readi
         matching = {saved for saved, truth in zip(filters, truths, strict=True) if truth}
         cutoffs = chain.find_cutoffs(matching, _NOW)
         expired = reading.list_expired(known)
-        assert set(find_expired(cutoffs, known.received_at)) == set(expired)
+        assert set(cutoffs.find_expired(known.received_at)) == set(expired)
         if ends is not None and known.received_at < ends:
             assert expired == ["inference"]
 

@@ -40,7 +40,7 @@ from inference_store.platform.backoff import Stopped
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse
-from inference_store.retention.certifier import Certifier
+from inference_store.retention.certifier import Certifier, Remaining
 from inference_store.retention.eraser import finish
 from inference_store.retention.leader import Leader, LeadershipCheck
 from inference_store.retention.run import begin, run_turn
@@ -174,9 +174,7 @@ class Storing(Database):
         return Eraser(make_leader(self.engine, blobs, certifier=certifier, batch=batch))
 
     def make_certifier(self, *keys: SigningKey, **more: Any) -> Certifier:
-        return Certifier(
-            self.ledger, keys, **{"settings": RetentionSettings.model_construct()} | more
-        )
+        return Certifier(self.ledger, keys, **{"remaining": Remaining(3600, 0, 0), **more})
 
     def certify(self, *keys: SigningKey, **more: Any) -> Certifier:
         certifier = self.make_certifier(*keys, **more)

@@ -22,7 +22,7 @@ from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.certifier import Certifier
+from inference_store.retention.certifier import Certifier, Remaining
 from inference_store.retention.eraser import step
 from tests.servers.minio import S3
 from tests.transactions import fetch
@@ -54,7 +54,7 @@ async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
 
 
 @pytest.mark.usefixtures("certifier")
-async def test_an_erasure_ends_with_a_certificate(storing: Storing, key: log.SigningKey) -> None:
+async def test_an_erasure_ends_with_a_certificate(storing: Storing) -> None:
     model, doomed = await storing.begin(25, ago(days=1))
     await storing.inferences(model, 1, NOW)
     erasure = await storing.request(*doomed)
@@ -67,10 +67,17 @@ async def test_an_erasure_ends_with_a_certificate(storing: Storing, key: log.Sig
     assert certificate.document["erased"]["objects"] == 75
     assert certificate.is_by(log.read_public_key(introduced))
     assert certificate.document["previous"] == introduced.hash.hex()
-    await storing.erase(*await storing.inferences(model, 12, ago(days=2)))
+
+
+@pytest.mark.usefixtures("certifier")
+async def test_signed_certificates_verify(storing: Storing, key: log.SigningKey) -> None:
+    model = await storing.model()
+    for number in range(3):
+        doomed = await storing.inferences(model, 12, ago(days=number + 1))
+        await storing.erase(*doomed)
     verification = Verification(storing.ledger, trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
-    assert (verification.certificates, verification.leaves) == (2, (25 + 12) * 4)
+    assert (verification.certificates, verification.leaves) == (3, 3 * 12 * 4)
 
 
 async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> None:
@@ -304,9 +311,7 @@ HOUR = timedelta(hours=1)
 
 async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
     hour = HOUR.total_seconds()
-    keeping = ("tombstone_seconds", "ledger_values_keep_seconds", "audit_keep_seconds")
-    times = {name: number * hour for number, name in enumerate(keeping, 1)}
-    storing.certify(log.new_key(), settings=RetentionSettings.model_construct(None, **times))
+    storing.certify(log.new_key(), remaining=Remaining(hour, 2 * hour, 3 * hour))
     doomed = await storing.inferences(await storing.model(), 1, ago(days=1))
     before = datetime.now(UTC)
     await storing.erase(*doomed)

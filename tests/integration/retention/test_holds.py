@@ -239,7 +239,7 @@ async def test_the_input_of_what_is_held_stays_too(storing: Storing) -> None:
 async def test_a_hold_reopens_a_span_that_is_being_dropped(
     storing: Storing, settings: RetentionSettings
 ) -> None:
-    """Nothing that was received before or after the held one comes back."""
+    """Inferences received after the held one are remembered one by one: nothing comes back."""
     model = await storing.model()
     at = ago(days=400)
     old = await storing.inferences(model, 35, at)

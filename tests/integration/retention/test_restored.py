@@ -38,6 +38,50 @@ def make_api_settings(of: RetentionSettings) -> ApiSettings:
 
 
 @pytest.mark.long
+async def test_erasures_and_holds_since_a_backup_are_in_force_again(
+    storing: Storing, settings: RetentionSettings, backup: Backup, restore: Restore
+) -> None:
+    model, before = await storing.begin(6, ago(days=2), name="m")
+    dump = backup()
+    later = await storing.inferences(model, 2, ago(days=1))
+    held, single, *bulk = before
+    async with make_client(
+        create_app(make_api_settings(settings), storing.engine, storing.blobs)
+    ) as client:
+        hold = {"name": "n", "reason": "r", "model_id": "m", "inference_ids": [str(held.uid)]}
+        assert (await client.post("/v1/holds", json=hold)).status_code == 201
+        single_erasure = await client.delete(f"/v1/models/m/inferences/uid:{single.uid}")
+        assert single_erasure.status_code == 202
+        ids = [f"uid:{inference.uid}" for inference in (held, *bulk, *later)]
+        bulk_erasure = await client.post("/v1/models/m/erasures", json={"inference_ids": ids})
+        assert bulk_erasure.status_code == 202
+        await storing.lead()
+        states = {
+            erasure_id: (await client.get(f"/v1/erasures/{erasure_id}")).json()["state"]
+            for erasure_id in (single_erasure.json()["id"], bulk_erasure.json()["id"])
+        }
+    assert list(states.values()) == ["deleted", "partly_held"]
+    assert await storing.stored() == {held.uid}
+
+    older = await restore(dump)
+    again = storing.on(older)
+    assert await again.stored() == {inference.uid for inference in before}
+    assert await again.ledger.replay() >= 4
+    async with make_client(create_app(make_api_settings(settings), older, storing.blobs)) as client:
+        # before the retention service has done anything, no query shows what was erased
+        page = await client.get("/v1/models/m/inferences")
+        assert [item["uid"] for item in page.json()["items"]] == [str(held.uid)]
+        await again.lead()
+        for erasure_id, state in states.items():
+            assert (await client.get(f"/v1/erasures/{erasure_id}")).json()["state"] == state
+    assert await again.stored() == {held.uid}
+    gone = {inference.uid for inference in (single, *bulk, *later)}
+    # what was stored after the backup too: an event that Kafka brings again is not stored
+    assert await list_tombstones(older) == gone
+    assert storing.objects() >= {key.key for key in held.objects}
+
+
+@pytest.mark.long
 async def test_repeats_a_policys_erasures_after_a_restore_under_another_policy(
     storing: Storing, backup: Backup, restore: Restore
 ) -> None:
@@ -95,12 +139,6 @@ async def check_audit(storing: Storing, settings: RetentionSettings) -> None:
     assert (verdict.failures, verdict.signed) == ([], 1)
 
 
-async def list_ends(client: AsyncClient, erasures: list[str]) -> list[tuple[str, int]]:
-    """Return the state and the certificate of each."""
-    shown = [(await client.get(f"/v1/erasures/{id}")).json() for id in erasures]
-    return [(erasure["state"], erasure["certificate"]) for erasure in shown]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("then", ["all stays", "the hold is released", "the key is changed"])
 async def test_certifies_once_despite_a_restore(
@@ -110,43 +148,43 @@ async def test_certifies_once_despite_a_restore(
     service = add_signing_key(settings, key)
     model = await storing.model("m")
     early, held, single, *bulk = await storing.inferences(model, 8, ago(days=2))
-    app = create_app(make_api_settings(settings), storing.engine, storing.blobs)
-    async with make_client(app) as client:
-        erasures = [await erase(client, "m", early)]
+    async with make_client(
+        create_app(make_api_settings(settings), storing.engine, storing.blobs)
+    ) as client:
+        first = await client.delete(f"/v1/models/m/inferences/uid:{early.uid}")
         await storing.lead(service)
         dump = backup()
         later = await storing.inferences(model, 2, ago(days=1))
-        placed = await hold(client, "m", inference_ids=[str(held.uid)])
-        erasures += [await erase(client, "m", single)]
-        erasures += [await erase(client, "m", held, *bulk, *later)]
+        hold = {"name": "n", "reason": "r", "model_id": "m", "inference_ids": [str(held.uid)]}
+        placed = await client.post("/v1/holds", json=hold)
+        second = await client.delete(f"/v1/models/m/inferences/uid:{single.uid}")
+        ids = [f"uid:{inference.uid}" for inference in (held, *bulk, *later)]
+        third = await client.post("/v1/models/m/erasures", json={"inference_ids": ids})
         await storing.lead(service)
-        before = await list_ends(client, erasures)
+        erasure_ids = [str(answer.json()["id"]) for answer in (first, second, third)]
+        erasures = [
+            (await client.get(f"/v1/erasures/{erasure_id}")).json() for erasure_id in erasure_ids
+        ]
+    before = [(erasure["state"], erasure["certificate"]) for erasure in erasures]
     assert before == [("certified", 2), ("certified", 3), ("partly_held", 4)]
     signed = await list_chain(storing.engine)
     await check_audit(storing, service)
 
     older = await restore(dump)
     assert await list_chain(older) == signed[:2]
-    again = storing.on(older)
-    await again.ledger.replay()
+    await storing.on(older).ledger.replay()
     assert await list_chain(older) == signed
-    app = create_app(make_api_settings(settings), older, storing.blobs)
-    async with make_client(app) as client:
-        # before the retention service has done anything, no query shows what was erased
-        page = await client.get("/v1/models/m/inferences")
-        assert [item["uid"] for item in page.json()["items"]] == [str(held.uid)]
+    async with make_client(create_app(make_api_settings(settings), older, storing.blobs)) as client:
         if then == "the hold is released":
-            await client.delete(f"/v1/holds/{placed}", params={"reason": "r"})
+            url = f"/v1/holds/{placed.json()['id']}"
+            assert (await client.delete(url, params={"reason": "r"})).status_code == 200
         if then == "the key is changed":
             service = add_signing_key(settings, other, key)
-        await again.lead(service)
-        ended = await list_ends(client, erasures)
-    kept = [] if then == "the hold is released" else [held]
-    assert await again.stored() == {inference.uid for inference in kept}
-    assert storing.objects() == {key.key for inference in kept for key in inference.objects}
-    # what was stored after the backup too: an event that Kafka brings again is not stored
-    gone = {inference.uid for inference in (early, single, *bulk, *later, held)}
-    assert await list_tombstones(older) == gone - {inference.uid for inference in kept}
+        await storing.on(older).lead(service)
+        erasures = [
+            (await client.get(f"/v1/erasures/{erasure_id}")).json() for erasure_id in erasure_ids
+        ]
+    ended = [(erasure["state"], erasure["certificate"]) for erasure in erasures]
     now = await list_chain(older)
     assert now[: len(signed)] == signed
     assert await find_failures(older, storing.blobs, settings, key) == []

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
@@ -28,10 +28,6 @@ from inference_store.query.filters.typed import Predicate
 # March 31 is February 28 or 29).
 
 FOREVER = "forever"
-ErasureScope = Literal["input", "response", "inference"]
-"""The datum with the rest of the request, the response blob, or everything."""
-SCOPES: Final[Sequence[ErasureScope]] = ("inference", "response", "input")
-"""What goes whole comes first: after that no part of it is left to go."""
 
 
 class Age(Duration):
@@ -121,10 +117,15 @@ class Ages(Body):
                 )
         return self
 
-    def find_age(self, part: ErasureScope) -> str:
-        """Return for how long a part is kept."""
-        ages = {"input": self.keep_input, "response": self.keep_response}
-        return ages.get(part) or self.keep_inference
+    @property
+    def input(self) -> str:
+        """For how long the input is kept."""
+        return self.keep_input or self.keep_inference
+
+    @property
+    def response(self) -> str:
+        """For how long the response is kept."""
+        return self.keep_response or self.keep_inference
 
 
 class Rule(Ages):
@@ -197,21 +198,51 @@ def is_never_longer(shorter: str, longer: str) -> bool:
 
 
 _Cutoff = TypeVar("_Cutoff", datetime, UUID)
-Cutoffs: TypeAlias = Mapping[ErasureScope, datetime | None]
-"""The times before which each part has expired; None: it is kept for ever."""
-KEEP_ALL: Final[Cutoffs] = dict.fromkeys(SCOPES)
+ErasureScope = Literal["input", "response", "inference"]
+"""The datum with the rest of the request, the response blob, or everything."""
+SCOPES: Final[Sequence[ErasureScope]] = ("inference", "response", "input")
+"""What goes whole comes first: after that no part of it is left to go."""
 
 
-def find_expired(cutoffs: Cutoffs, received_at: datetime) -> tuple[ErasureScope, ...]:
-    """Return what of an inference has expired: all of it, or its input, its response, both, or
-    nothing."""
-    expired = tuple(s for s in SCOPES if (at := cutoffs[s]) is not None and received_at < at)
-    return expired[:1] if "inference" in expired else expired
+@dataclass(frozen=True, slots=True)
+class Cutoffs:
+    """The times before which each part has expired; None: it is kept for ever."""
+
+    input: datetime | None = None
+    response: datetime | None = None
+    inference: datetime | None = None
+
+    def of(self, scope: ErasureScope) -> datetime | None:
+        """Return the cutoff of a scope."""
+        return {"input": self.input, "response": self.response, "inference": self.inference}[scope]
+
+    def find_expired(self, received_at: datetime) -> tuple[ErasureScope, ...]:
+        """Return what of an inference has expired: all of it, or its input, its response, both, or
+        nothing."""
+        if _is_before(received_at, self.inference):
+            return ("inference",)
+        parts: tuple[ErasureScope, ...] = ("response", "input")
+        return tuple(part for part in parts if _is_before(received_at, self.of(part)))
+
+    def meet(self, other: "Cutoffs") -> "Cutoffs":
+        """Return cutoffs by which only that expires which has expired by both."""
+        return Cutoffs(
+            find_earlier(self.input, other.input),
+            find_earlier(self.response, other.response),
+            find_earlier(self.inference, other.inference),
+        )
+
+
+KEEP_ALL: Final = Cutoffs()
 
 
 def find_earlier(first: _Cutoff | None, second: _Cutoff | None) -> _Cutoff | None:
     """Return the earlier of two cutoffs; None, by which nothing expires, is before all."""
     return None if first is None or second is None else min(first, second)
+
+
+def _is_before(received_at: datetime, cutoff: datetime | None) -> bool:
+    return cutoff is not None and received_at < cutoff
 
 
 LevelName = Literal["model", "project", "default"]
@@ -264,11 +295,8 @@ class EffectiveRule:
     def cutoffs(self, now: datetime) -> Cutoffs:
         """Return the times before which everything has expired by this rule."""
         least = [duration.before(now) for duration in self.minimum]
-        ages = {scope: parse_duration(self.rule.find_age(scope)) for scope in SCOPES}
-        return {
-            scope: None if age is None else min([age.before(now), *least])
-            for scope, age in ages.items()
-        }
+        ages = (self.rule.input, self.rule.response, self.rule.keep_inference)
+        return Cutoffs(*(_find_cutoff(age, least, now) for age in ages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,14 +355,14 @@ class EffectivePolicy:
         cutoffs = KEEP_ALL if rule is None else rule.cutoffs(now)
         if self.coming is None:
             return cutoffs
-        return _meet(cutoffs, self.coming.find_cutoffs(matching, now))
+        return cutoffs.meet(self.coming.find_cutoffs(matching, now))
 
     def find_end(self, now: datetime) -> datetime | None:
         """Return the time before which everything has expired, whichever rule decides; None: it may
         be kept."""
         if not self.rules or self.rules[-1].predicate is not None:
             return None
-        cutoffs = [cutoff.cutoffs(now)["inference"] for cutoff in self.rules]
+        cutoffs = [cutoff.cutoffs(now).inference for cutoff in self.rules]
         instants = [rule for rule in cutoffs if rule is not None]
         end = min(instants) if len(instants) == len(cutoffs) else None
         return end if self.coming is None else find_earlier(end, self.coming.find_end(now))
@@ -344,22 +372,23 @@ class EffectivePolicy:
         if self.rules and self.rules[0].predicate is None:
             cutoffs = self.rules[0].cutoffs(now)
         else:
-            cutoffs = {**KEEP_ALL, "inference": self.find_end(now)}
-        if self.coming is None:
-            return cutoffs
-        return _meet(cutoffs, self.coming.find_certain_cutoffs(now))
+            cutoffs = Cutoffs(inference=self.find_end(now))
+        return (
+            cutoffs if self.coming is None else cutoffs.meet(self.coming.find_certain_cutoffs(now))
+        )
 
     def find_latest(self, now: datetime) -> datetime | None:
         """Return the time from which on nothing has expired by age."""
-        cutoffs = [cutoff for rule in self.rules for cutoff in rule.cutoffs(now).values()]
-        latest = max((cutoff for cutoff in cutoffs if cutoff is not None), default=None)
+        cutoffs = [cutoff.cutoffs(now) for cutoff in self.rules]
+        instants = [at for rule in cutoffs for part in SCOPES if (at := rule.of(part)) is not None]
+        latest = max(instants, default=None)
         return latest if self.coming is None else find_earlier(latest, self.coming.find_latest(now))
 
     def find_settled(self, cutoff: datetime, scope: ErasureScope, now: datetime) -> datetime:
         """Return the time before which, of a rule with this cutoff, time alone lets nothing more
         expire: everything there is too old for each rule of what is coming that has an age."""
         rules = () if self.coming is None else self.coming.rules
-        cutoffs = [rule.cutoffs(now)[scope] for rule in rules]
+        cutoffs = [rule.cutoffs(now).of(scope) for rule in rules]
         return min([cutoff, *(at for at in cutoffs if at is not None)])
 
 
@@ -396,10 +425,10 @@ def _find_limit(
     return None
 
 
-def _meet(first: Cutoffs, second: Cutoffs) -> Cutoffs:
-    """Return cutoffs by which only that expires which has expired by both."""
-    return {scope: find_earlier(first[scope], second[scope]) for scope in SCOPES}
-
-
 def _cite(owner: PolicyOwner, revision: int) -> dict[str, Any]:
     return {"level": owner.level, "subject": owner.subject, "version": revision}
+
+
+def _find_cutoff(keep: str, least: Iterable[datetime], now: datetime) -> datetime | None:
+    duration = parse_duration(keep)
+    return None if duration is None else min([duration.before(now), *least])

@@ -1,5 +1,7 @@
 """Keys, sessions and the audit; saved views, exports and reconciliations."""
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -301,15 +303,16 @@ reconciliation = Table(
 )
 
 
+def _owned(table: str) -> Column[Any]:
+    """Return the column of the reconciliation that a row goes with."""
+    owner = ForeignKey("reconciliation.id", name=f"{table}_fkey", ondelete="CASCADE")
+    return Column("reconciliation", UUID(as_uuid=True), owner, primary_key=True)
+
+
 reconciliation_finding = Table(
     "reconciliation_finding",
     METADATA,
-    Column(
-        "reconciliation",
-        UUID(as_uuid=True),
-        ForeignKey("reconciliation.id", name="reconciliation_finding_fkey", ondelete="CASCADE"),
-        primary_key=True,
-    ),
+    _owned("reconciliation_finding"),
     # 'orphan' (an object without a row), 'missing' (a row without its object), 'unreadable'
     Column("kind", CODE_POINTS, primary_key=True),
     Column("storage_key", CODE_POINTS, primary_key=True),
@@ -321,4 +324,12 @@ reconciliation_finding = Table(
     # 'found'; of an orphan that was to be erased 'erasing', 'erased', 'held', 'kept'
     Column("state", CODE_POINTS, nullable=False, server_default=text("'found'")),
     Column("detail", CODE_POINTS),
+)
+
+# The objects that dead letters and parked events name, while a reconciliation goes on.
+reconciliation_named = Table(
+    "reconciliation_named",
+    METADATA,
+    _owned("reconciliation_named"),
+    Column("storage_key", CODE_POINTS, primary_key=True),
 )

@@ -3,7 +3,6 @@
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     Boolean,
     Column,
@@ -155,8 +154,6 @@ unsettled_event = Table(
     # whether it is or was a dead letter, and so stays listed when it is settled
     Column("was_dead", Boolean, nullable=False, server_default=text("false")),
     Column("discard_reason", CODE_POINTS),
-    # every text of the payload that may be a storage key: such an object is no orphan
-    Column("names", ARRAY(CODE_POINTS), nullable=False, server_default=text("'{}'")),
     # the storage key that a parked event waits for
     Column("missing", CODE_POINTS),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
@@ -173,7 +170,6 @@ unsettled_event = Table(
     Index("unsettled_event_state_id_idx", "state", "id"),
     Index("unsettled_event_created_at_idx", "created_at"),
     Index("unsettled_event_next_attempt_at_idx", "next_attempt_at"),
-    Index("unsettled_event_names_idx", "names", postgresql_using="gin"),
     ForeignKeyConstraint(
         _PARTITION,
         [f"kafka_partition.{column}" for column in _PARTITION],

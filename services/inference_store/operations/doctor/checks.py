@@ -1,11 +1,12 @@
 """The list of all checks, in the order in which they are reported."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import certificates, policies
 from inference_store.erasure.ledger import Ledger
@@ -49,13 +50,7 @@ async def check_postgres(subject: Subject) -> list[Finding]:
             version, standby, read_only, most = (await connection.execute(_SERVER)).one()
     except (DBAPIError, OSError) as error:
         return [_describe_failure(cause_of(error))]
-    seen = f"Postgres {version}"
-    if version < _OLDEST:
-        findings = [failed(seen, f"Upgrade it to {_OLDEST} or newer.")]
-    elif version > _NEWEST:
-        findings = [warning(seen, f"Not tested yet: versions {_OLDEST} to {_NEWEST} are.")]
-    else:
-        findings = [ok(seen)]
+    findings = [_check_version(version)]
     if standby or read_only:
         seen = "it is a standby" if standby else "its transactions are read-only"
         findings.append(
@@ -88,6 +83,15 @@ def _describe_failure(cause: BaseException) -> Finding:
         f"Postgres does not answer: {message}",
         "Is it running, and is INFERENCE_STORE_POSTGRES_DSN its address as seen from here?",
     )
+
+
+def _check_version(version: int) -> Finding:
+    seen = f"Postgres {version}"
+    if version < _OLDEST:
+        return failed(seen, f"Upgrade it to {_OLDEST} or newer.")
+    if version > _NEWEST:
+        return warning(seen, f"Not tested yet: versions {_OLDEST} to {_NEWEST} are.")
+    return ok(seen)
 
 
 async def check_migrations(subject: Subject) -> list[Finding]:
@@ -192,20 +196,25 @@ async def check_certificates(subject: Subject) -> list[Finding]:
     except WrongSetting as error:
         return [failed(str(error), "Until then no retention service starts.")]
     async with subject.engine.connect() as connection:
-        public_keys = await certificates.find_public_keys(connection)
-        waiting = len(await list_uncertified(connection))
+        problems = [problem async for problem in _find_problems(connection, keys)]
         signed = await certificates.count_certificates(connection)
-    newest, problems = public_keys[-1].id if public_keys else None, list[Finding]()
-    if keys and newest is not None and newest not in keys:
-        seen = f"the chain's newest key is {newest}, which is not among those given"
-        problems.append(failed(seen, _GIVE))
-    if waiting:
-        seen = f"{counted(waiting, 'erasure waits', 'erasures wait')} for a certificate"
-        remedy = "The retention service's log says why (`chain_apart`, `certificate_waits`)."
-        problems.append(warning(seen, remedy))
     if not (problems or keys or signed):
         return [warning("no key: erasures end without a certificate", _MAKE)]
     return problems or [ok(counted(signed, "certificate"))]
+
+
+async def _find_problems(
+    connection: AsyncConnection, keys: Sequence[str]
+) -> AsyncIterator[Finding]:
+    public_keys = await certificates.find_public_keys(connection)
+    newest = public_keys[-1].id if public_keys else None
+    if keys and newest is not None and newest not in keys:
+        yield failed(f"the chain's newest key is {newest}, which is not among those given", _GIVE)
+    if waiting := len(await list_uncertified(connection)):
+        yield warning(
+            f"{counted(waiting, 'erasure waits', 'erasures wait')} for a certificate",
+            "The retention service's log says why (`chain_apart`, `certificate_waits`).",
+        )
 
 
 # A Date header has whole seconds, and an answer takes its time.
@@ -287,9 +296,9 @@ async def check_accounting(subject: Subject) -> list[Finding]:
     """Check that the offset accounting closes, and that nothing waits for an operator."""
     async with subject.engine.connect() as connection:
         current = await figures.read_accounting(connection)
-        open_producers = await figures.count_open_producers(connection)
+        producers = await figures.read_producers(connection)
     total = sum(current.counts.values())
-    return list(_judge_accounting(current, open_producers)) or [
+    return list(_judge_accounting(current, producers)) or [
         ok(f"{counted(total, 'offset')}, each in exactly one state")
     ]
 
@@ -336,7 +345,7 @@ async def check_links(subject: Subject) -> list[Finding]:
     async with subject.engine.connect() as connection:
         of_models = (await policies.find_effective_policies(connection)).values()
     now = datetime.now(UTC)
-    cutoffs = [rule.cutoffs(now)["input"] for effective in of_models for rule in effective.rules]
+    cutoffs = [rule.cutoffs(now).input for effective in of_models for rule in effective.rules]
     # how long the input that is deleted first is kept; None: all are kept for ever
     shortest = min((now - cutoff for cutoff in cutoffs if cutoff is not None), default=None)
     if shortest is None or shortest.total_seconds() >= seconds:
@@ -388,15 +397,17 @@ CHECKS: Sequence[Check] = (
 _LETTERS = "GET /v1/dead-letters tells why; fix the cause, then redrive or discard them."
 
 
-def _judge_accounting(current: figures.AccountingFigures, open_producers: int) -> Iterator[Finding]:
+def _judge_accounting(
+    current: figures.AccountingFigures, producers: figures.ProducerFigures
+) -> Iterator[Finding]:
     if current.open_partitions:
         yield failed(
             f"the books of {counted(current.open_partitions, 'partition')} do not close",
             "This should never happen: report it as a bug, with the answer of GET /v1/accounting.",
         )
-    if open_producers:
+    if producers.open:
         yield warning(
-            f"captures of {counted(open_producers, 'producer')} are missing",
+            f"captures of {counted(producers.open, 'producer')} are missing",
             "GET /v1/accounting says whose, and how many. While ingesters lag they may be in Kafka,"
             " and a spool is emptied by the next proxy; the rest was lost.",
         )

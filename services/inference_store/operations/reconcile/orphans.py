@@ -10,10 +10,10 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
-from inference_store.erasure import batches
 from inference_store.erasure.batches import Body, describe_request
 from inference_store.erasure.holds import Hold, list_in_force
 from inference_store.erasure.ledger import Ledger
@@ -21,10 +21,9 @@ from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.progress import Erasure, find_erasure
 from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
-from inference_store.index.tables import erasure, reconciliation_finding
-from inference_store.index.unsettled import find_named
+from inference_store.index.tables import erasure, reconciliation, reconciliation_finding
 from inference_store.inference.errors import Conflict
-from inference_store.inference.events import Buckets, parse_stored
+from inference_store.inference.events import parse_stored
 from inference_store.inference.field_docs import Stored
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of, segment_of
 
@@ -98,9 +97,12 @@ async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) ->
     return describe_request(id, [], {"report": str(report), "before": before.isoformat()})
 
 
-async def judge(connection: AsyncConnection, keys: Collection[str], buckets: Buckets) -> Judgement:
-    """Return which of these nothing names now, and which of those holds in force protect."""
-    awaited = await find_named(connection, keys, buckets)
+async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]) -> Judgement:
+    """Return which of these nothing names now, and which of those holds in force protect.
+
+    `report`: the report that the names of dead letters and parked events were stored for.
+    """
+    awaited = await owned.find_named(connection, report, sorted(keys))
     orphans = sorted(await owned.find_unknown(connection, set(keys) - awaited, objects=False))
     held = set(await _find_held(connection, orphans))
     return Judgement([key for key in orphans if key not in held], sorted(held))
@@ -138,25 +140,30 @@ async def find_following(connection: AsyncConnection, report: UUID, *, after: st
     return [finding.storage_key for finding in findings]
 
 
-async def settle(
-    connection: AsyncConnection, of_orphans: Erasure, keys: Collection[str], state: str
+async def record_state(
+    connection: AsyncConnection, report: UUID, keys: Collection[str], state: str
 ) -> None:
-    """Remove the names of objects, and record in the report what happened to them."""
-    await batches.remove_objects(connection, keys)
-    orphans = (_HERE.reconciliation == parse_report(of_orphans), _HERE.kind == "orphan")
+    """Record in the report what happened to its orphans."""
+    orphans = (_HERE.reconciliation == report, _HERE.kind == "orphan")
     here = (*orphans, among_keys(_HERE.storage_key, keys))
     await connection.execute(reconciliation_finding.update().where(*here).values(state=state))
 
 
-def parse_report(of_orphans: Erasure) -> UUID:
-    """Return the id of the report."""
-    return UUID((of_orphans.asked or {})["report"])
+async def ensure_report(connection: AsyncConnection, report: UUID) -> None:
+    """Ensure that the report exists, which a restored backup may not have."""
+    values = {"id": report, "cause": "request", "repair": "none", "state": "failed"}
+    inserted = insert(reconciliation).values(**values, finished_at=func.now())
+    lost = inserted.values(error="it was lost with a restored backup; its erasure goes on")
+    await connection.execute(lost.on_conflict_do_nothing())
 
 
 async def estimate_orphans(
-    connection: AsyncConnection, report: UUID, buckets: Buckets, *, seconds: float = inf
+    connection: AsyncConnection, report: UUID, *, seconds: float = inf
 ) -> OrphanEstimate:
-    """Estimate what would be erased; nothing is changed. Raises NotFound."""
+    """Estimate what would be erased; nothing is changed.
+
+    The erasure checks again what dead letters and parked events name. Raises NotFound.
+    """
     await stored_reports.get(connection, report)
     until = time.monotonic() + seconds
     after, doomed, size, held, checked = "", 0, 0, 0, 0
@@ -166,7 +173,7 @@ async def estimate_orphans(
             is_partial = True
             break
         after = keys[-1]
-        judged = await judge(connection, keys, buckets)
+        judged = await judge(connection, report, keys)
         bytes = select(func.sum(_HERE.bytes)).where(
             _HERE.reconciliation == report,
             _HERE.kind == "orphan",

@@ -6,19 +6,24 @@ by capture, is sorted by key; models are read in the order of their segments and
 of time.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import orjson
 from sqlalchemy import (
     CompoundSelect,
     Text,
     cast,
+    delete,
+    func,
     select,
     union,
 )
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.held_deletions import find_captured, read_owner
@@ -30,8 +35,10 @@ from inference_store.index.tables import (
     erasing,
     erasure_held,
     inference,
+    reconciliation_named,
+    unsettled_event,
 )
-from inference_store.inference.events import parse_stored, received_at_of, uid_floor
+from inference_store.inference.events import Buckets, parse_stored, received_at_of, uid_floor
 from inference_store.inference.layout import belongs_to, hour_folder
 
 from .stored_reports import BucketPrefix
@@ -142,9 +149,7 @@ async def _read_captures(
     it."""
     here = inference.c
     keys = (here.data_storage_key, here.metadata_storage_key, here.response_storage_key)
-    # of a blob that was deleted while the row stays
-    deleted = [column for column in here if column.name.endswith("_deleted_at")]
-    query = select(here.model, here.uid, here.capture_id, *keys, *deleted).where(
+    query = select(here.model, here.uid, here.capture_id, *keys, *select_deleted()).where(
         here.model == model,
         here.uid >= uid_floor(hour),
         here.uid < uid_floor(hour + _HOUR),
@@ -154,6 +159,11 @@ async def _read_captures(
         query = query.where(cast(here.capture_id, Text(collation="C")) >= start)
     query = query.order_by(here.capture_id, here.uid).limit(limit)
     return list(await connection.execute(query))
+
+
+def select_deleted() -> list[Any]:
+    """Return the columns that say of a blob that it was deleted while the row stays."""
+    return [column for column in inference.c if column.name.endswith("_deleted_at")]
 
 
 def list_live_keys(row: Any) -> list[str]:
@@ -244,3 +254,79 @@ async def _find_owned(connection: AsyncConnection, keys: Iterable[str]) -> set[s
 def is_older(modified_at: datetime, before: datetime | None) -> bool:
     """Return whether an object is old enough to be judged."""
     return before is not None and modified_at.astimezone(UTC) < before
+
+
+# Finds objects that unstored events name: dead letters, whatever was decided about them, and
+# parked events. No such object is an orphan.
+
+_PAGE = 500
+# In a message that is no JSON, any quoted text may be a key.
+_QUOTED = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
+
+
+async def store_names(
+    connection: AsyncConnection, id: UUID, buckets: Buckets, *, after: int = 0
+) -> int:
+    """Store what unsettled events name, of those after `after`; return the last one. Repeatable.
+
+    It runs in one transaction, with a page of events in memory.
+    """
+    while rows := await _read_page(connection, after):
+        after = rows[-1][0]
+        keys = sorted({key for _, payload in rows for key in list_names(payload, buckets)})
+        for start in range(0, len(keys), _PAGE):
+            values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
+            inserted = insert(reconciliation_named).values(values).on_conflict_do_nothing()
+            await connection.execute(inserted)
+    return after
+
+
+async def find_newest(connection: AsyncConnection) -> int:
+    """Return the last event, to store names after it. In the fence: no lower one can come."""
+    newest = func.coalesce(func.max(unsettled_event.c.id), 0)
+    return int(await connection.scalar(select(newest)) or 0)
+
+
+async def remove_names(connection: AsyncConnection, id: UUID) -> None:
+    """Remove what was stored: the next reconciliation collects the names again."""
+    await connection.execute(
+        delete(reconciliation_named).where(reconciliation_named.c.reconciliation == id)
+    )
+
+
+async def find_named(connection: AsyncConnection, id: UUID, keys: Sequence[str]) -> set[str]:
+    """Return the keys that are named."""
+    here = reconciliation_named.c
+    query = select(here.storage_key).where(here.reconciliation == id, here.storage_key.in_(keys))
+    return set((await connection.execute(query)).scalars())
+
+
+def list_names(payload: bytes | None, buckets: Buckets) -> Iterator[str]:
+    """Yield every storage key that a message may name, whatever its fields are called."""
+    for text in _list_texts(payload or b""):
+        try:
+            yield str(buckets.resolve(text))
+        except ValueError:
+            continue
+
+
+def _list_texts(payload: bytes) -> Iterator[str]:
+    try:
+        waiting = [orjson.loads(payload)]
+    except orjson.JSONDecodeError:
+        # a slash may be escaped in JSON
+        quoted = _QUOTED.findall(payload.replace(rb"\/", b"/"))
+        yield from (text.decode("utf-8", "replace") for text in quoted)
+        return
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict | list):
+            waiting.extend(node.values() if isinstance(node, dict) else node)
+
+
+async def _read_page(connection: AsyncConnection, after: int) -> Sequence[tuple[int, bytes | None]]:
+    here = unsettled_event.c
+    query = select(here.id, here.payload).where(here.id > after).order_by(here.id).limit(_PAGE)
+    return [(row.id, row.payload) for row in await connection.execute(query)]

@@ -24,7 +24,6 @@ from inference_store.index.tables import (
     reconciliation,
     registration,
 )
-from inference_store.index.unsettled import find_named
 from inference_store.inference.errors import StoreError
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.layout import EDITED, SIDECARS, model_segment
@@ -177,6 +176,7 @@ class Reconciler:
         except stored_reports.NotKnown as error:
             because = str(error)
         async with self._engine.begin() as connection:
+            await owned.store_names(connection, reconciliation.id, self._blobs.buckets)
             return await stored_reports.update_reconciliation(
                 connection,
                 reconciliation.id,
@@ -225,6 +225,7 @@ class Reconciler:
     ) -> Reconciliation:
         books = None if error else await count_against_accounting(self._engine)
         async with self._engine.begin() as connection:
+            await owned.remove_names(connection, reconciliation.id)
             await stored_reports.update_reconciliation(connection, reconciliation.id, books=books)
             ended = await stored_reports.finish_reconciliation(
                 connection, reconciliation.id, error=error
@@ -333,7 +334,7 @@ class Reconciler:
         if not old:
             return
         async with self._engine.connect() as connection:
-            awaited = await find_named(connection, old, self._blobs.buckets)
+            awaited = await owned.find_named(connection, reconciliation.id, old)
             orphans = sorted(await owned.find_unknown(connection, set(old) - awaited))
         window.counts["awaited"] += len(awaited)
         window.counts["orphans"] += len(orphans)

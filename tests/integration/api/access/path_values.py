@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
 from inference_store.access.rights import Grant, Right
-from inference_store.erasure import batches, certificates, erased_lists, holds, policies, runs
+from inference_store.erasure import certificates, erased_lists, holds, policies, runs
 from inference_store.erasure.log import CERTIFICATE, new_key, sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs import NewExport, request_export
@@ -116,7 +116,7 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
         remains=[],
     )
     signed = sign_document(key, CERTIFICATE, document)
-    await batches.apply_signed(connection, signed.members, NOW, "test")
+    await erased_lists.apply_signed(connection, signed.members, NOW, "test")
     return head.number + 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inference_store.access.rights import Action, Right
-from inference_store.erasure import batches, certificates
+from inference_store.erasure import certificates, erased_lists
 from inference_store.erasure.log import KIND, make_key_document, new_key, sign_document
 from inference_store.erasure.progress import advance_erasure, find_erasures
 from inference_store.index import registrations
@@ -264,7 +264,7 @@ async def test_every_reader_may_read_key_documents(keys: Keys, guarded: Api) -> 
         head = await certificates.find_head(connection)
         document = make_key_document(signing.public, after=head)
         introduced = sign_document(signing, KIND, document)
-        await batches.apply_signed(connection, introduced.members, datetime.now(UTC), "test")
+        await erased_lists.apply_signed(connection, introduced.members, datetime.now(UTC), "test")
     path = f"/v1/certificates/{introduced.number}"
     narrow = await keys.make({"role": "reader", "model_id": OPEN})
     for key in (TOKEN, narrow):

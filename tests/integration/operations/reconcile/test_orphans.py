@@ -83,7 +83,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
     put(storing, "p/a", "p/b/c", "p/model/2020/01/01/00/x", "sidecars/model/y", "elsewhere/z")
     report, findings = await reconcile()
     assert len(findings) == 4
-    estimate = await transact(engine, orphans.estimate_orphans, report.id, storing.blobs.buckets)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id)
     assert (estimate.objects, estimate.bytes, estimate.held, estimate.kept) == (4, 36, 0, 0)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.inferences) == ("certified", 0)
@@ -133,7 +133,7 @@ async def test_keeps_held_orphans_until_the_hold_is_released(
     put(storing, of_held, of_free, "sidecars/held%2Fmodel/x", "sidecars/free/x", "p/whose")
     hold = await storing.hold(held, "ok")
     report, _ = await reconcile()
-    estimate = await transact(engine, orphans.estimate_orphans, report.id, storing.blobs.buckets)
+    estimate = await transact(engine, orphans.estimate_orphans, report.id)
     assert (estimate.objects, estimate.held) == (2, 3)
     erasure = await erase(report.id)
     assert (erasure.state, erasure.objects, erasure.held) == ("certified", 2, 3)
@@ -431,7 +431,13 @@ async def test_waits_for_spools_of_any_reporter(engine: AsyncEngine, kafka: Kafk
         (waiting_since,) = [
             at for at, _ in await stored_reports.list_waiting(connection, now=_NOW) if at.year == 1
         ]
-        # the grace before the earliest time is no error
+    assert waiting_since.tzinfo is UTC
+
+
+async def test_grace_before_the_earliest_time_is_no_error(engine: AsyncEngine) -> None:
+    partition_id = PartitionId("default", "reports", 0, 0)
+    stranger = _make_report("unheard", "finder", 1, 0.5, queued=1, spooled=1)
+    async with engine.begin() as connection:
+        await accounting.store_reports(connection, [ReceivedReport(stranger, partition_id, 0)])
         with pytest.raises(stored_reports.NotKnown, match="unknown producer"):
             await stored_reports.find_bound(connection, _NOW, grace_seconds=86400)
-    assert waiting_since.tzinfo is UTC

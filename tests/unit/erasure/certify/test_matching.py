@@ -8,8 +8,7 @@ import pytest
 from inference_store.erasure.erased_lists import MerkleTree, is_proved
 from inference_store.erasure.log import SignedDocument, hash_values, new_key, sign_document
 from inference_store.erasure.proofs import KeyNotGiven, is_of_filter, is_of_subject
-from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.certifier import list_remaining
+from inference_store.retention.certifier import Remaining
 
 KEY, OTHER = new_key(), new_key()
 
@@ -62,8 +61,7 @@ def test_names_events_of_no_registered_model() -> None:
         ({**_SUBJECT, "unattributed": "named"}, True),
         ({**_SUBJECT, "unattributed": "all"}, False),
     ):
-        listed = list_remaining(RetentionSettings.model_construct(), asked)
-        places = {place["where"]: place for place in listed}
+        places = {place["where"]: place for place in Remaining(1, 1, 1).list_locations(asked)}
         named = places.get("dead letters and parked events of no registered model")
         assert (named is not None) == is_named, asked
         assert named is None or named["clear_at"] is None, asked

@@ -13,12 +13,7 @@ from inference_store.erasure.policies import (
     RetentionPolicy,
     merge_policies,
 )
-from inference_store.erasure.policies.effective_policy import (
-    KEEP_ALL,
-    SCOPES,
-    find_expired,
-    parse_duration,
-)
+from inference_store.erasure.policies.effective_policy import KEEP_ALL, Cutoffs, parse_duration
 from inference_store.erasure.preview import is_preview_of, make_token
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.certain import save
@@ -70,7 +65,7 @@ def test_the_first_rule_that_is_true_decides() -> None:
 def test_a_rule_of_everything_overrides_wider_policies() -> None:
     policy = make_policy((MODEL, [MONTH], {}), (DEFAULT, [LOW], {}))
     assert len(policy.rules) == 1
-    cutoffs = dict.fromkeys(SCOPES, find_days_ago(30))
+    cutoffs = Cutoffs(*[find_days_ago(30)] * 3)
     assert policy.find_certain_cutoffs(NOW) == cutoffs
     assert policy.find_cutoffs(find_true(0.1), NOW) == cutoffs
 
@@ -79,7 +74,7 @@ def test_finds_the_end_that_holds_for_every_rule() -> None:
     month = MONTH | {"keep_input": "P2D"}
     policy = make_policy((MODEL, [LOW], {}), (DEFAULT, [month], {}))
     assert policy.find_end(NOW) == find_days_ago(30)
-    assert policy.find_certain_cutoffs(NOW) == {**KEEP_ALL, "inference": find_days_ago(30)}
+    assert policy.find_certain_cutoffs(NOW) == Cutoffs(inference=find_days_ago(30))
     assert policy.find_latest(NOW) == find_days_ago(1)
     month |= {"keep_inference": "forever"}
     assert make_policy((MODEL, [LOW], {}), (DEFAULT, [month], {})).find_end(NOW) is None
@@ -88,10 +83,10 @@ def test_finds_the_end_that_holds_for_every_rule() -> None:
 def test_three_ages() -> None:
     ages = make_rule(None, "P10D", keep_input="P1D", keep_response="P3D")
     cutoffs = make_policy((MODEL, [ages], {})).find_cutoffs([], NOW)
-    assert find_expired(cutoffs, find_days_ago(1)) == ()
-    assert find_expired(cutoffs, find_days_ago(1.001)) == ("input",)
-    assert find_expired(cutoffs, find_days_ago(3.001)) == ("response", "input")
-    assert find_expired(cutoffs, find_days_ago(10.001)) == ("inference",)
+    assert cutoffs.find_expired(find_days_ago(1)) == ()
+    assert cutoffs.find_expired(find_days_ago(1.001)) == ("input",)
+    assert cutoffs.find_expired(find_days_ago(3.001)) == ("response", "input")
+    assert cutoffs.find_expired(find_days_ago(10.001)) == ("inference",)
 
 
 def test_the_longest_minimum_age_binds_rules_and_limits() -> None:
@@ -100,8 +95,8 @@ def test_the_longest_minimum_age_binds_rules_and_limits() -> None:
         (PROJECT, [], {"minimum_age": "P7D", "max_inferences": 9}),
         (DEFAULT, [MONTH], {"minimum_age": "P5D"}),
     )
-    assert policy.find_cutoffs(find_true(0.1), NOW) == dict.fromkeys(SCOPES, find_days_ago(7))
-    assert policy.find_cutoffs(find_true(0.5), NOW) == dict.fromkeys(SCOPES, find_days_ago(30))
+    assert policy.find_cutoffs(find_true(0.1), NOW) == Cutoffs(*[find_days_ago(7)] * 3)
+    assert policy.find_cutoffs(find_true(0.5), NOW) == Cutoffs(*[find_days_ago(30)] * 3)
     assert policy.limit is not None
     assert (policy.limit.of, policy.limit.most) == (MODEL, 5)
     assert policy.limit.cutoff(NOW) == find_days_ago(7)
@@ -112,8 +107,8 @@ def test_a_policy_undercuts_the_minimum_age_with_its_own_rules_only() -> None:
         (MODEL, [LOW], {"undercuts_minimum_age": True}),
         (DEFAULT, [make_rule(None, "P2D")], {"minimum_age": "P7D"}),
     )
-    assert policy.find_cutoffs(find_true(0.1), NOW)["inference"] == find_days_ago(1)
-    assert policy.find_cutoffs(find_true(0.5), NOW)["inference"] == find_days_ago(7)
+    assert policy.find_cutoffs(find_true(0.1), NOW).inference == find_days_ago(1)
+    assert policy.find_cutoffs(find_true(0.5), NOW).inference == find_days_ago(7)
 
 
 def test_an_age_ends_at_the_first_instant_of_it() -> None:
@@ -163,10 +158,11 @@ def test_a_part_may_not_be_kept_longer_on_any_day(subtests: pytest.Subtests) -> 
 
 
 def test_a_part_is_kept_as_long_as_its_inference() -> None:
-    [rule] = make_rule_policy("P1D", "P9D", keep_response="P3D").rules
-    assert [rule.find_age(scope) for scope in SCOPES] == ["P9D", "P3D", "P1D"]
-    [rule] = RetentionPolicy.model_validate({"rules": [{"keep_inference": "P2D"}]}).rules
-    assert [rule.find_age(scope) for scope in SCOPES] == ["P2D", "P2D", "P2D"]
+    assert make_rule_policy("P1D", "P2D").rules[0].response == "P2D"
+    assert make_rule_policy("P1D", "P9D", keep_response="P3D").rules[0].response == "P3D"
+    rule = {"keep_inference": "P2D"}
+    (parsed,) = RetentionPolicy.model_validate({"rules": [rule]}).rules
+    assert (parsed.keep_input, parsed.input) == (None, "P2D")
 
 
 def _make_rules(*rules: dict[str, Any], **more: Any) -> RetentionPolicy:
