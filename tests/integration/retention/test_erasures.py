@@ -251,6 +251,18 @@ async def test_takes_a_part_that_the_owner_loses_too_unless_it_is_held(storing: 
             assert (shared.key in storing.objects()) == is_held, part
 
 
+async def test_bytes_are_those_of_inputs_that_went(storing: Storing) -> None:
+    _, (owner,) = await storing.begin(1, ago(days=1))
+    await storing.execute(inference.update().values(data_size=7))
+    counted = []
+    scopes: list[ErasureScope] = ["response", "input", "inference"]
+    for scope in scopes:
+        erasure = await storing.request(owner, scope=scope)
+        assert await storing.eraser.finish(erasure) == "deleted"
+        counted.append((scope, (await storing.reload(erasure)).bytes))
+    assert dict(counted) == {"response": 0, "input": 7, "inference": 0}
+
+
 async def test_an_input_that_is_the_owners_answer_too_stays(storing: Storing) -> None:
     model, (owner,) = await storing.begin(1, ago(days=1))
     shared = owner.objects[1]
