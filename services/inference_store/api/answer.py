@@ -260,8 +260,9 @@ async def _handle_invalid(request: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, RequestValidationError)
     validation_errors = exc.errors()
     if any(error["type"] == "json_invalid" for error in validation_errors):
-        reason = validation_errors[0].get("ctx", {}).get("error", "")
-        return build_problem(NotJson(f"The body is not JSON: {reason}."))
+        first = validation_errors[0]
+        reason, place = first.get("ctx", {}).get("error", ""), first["loc"][-1]
+        return build_problem(NotJson(f"The body is not JSON, at character {place}: {reason}."))
     faults = [_make_fault(request, error) for error in validation_errors[:100]]
     detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
     return build_problem(errors.Invalid(f"{detail}.", faults=faults))

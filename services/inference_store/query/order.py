@@ -428,7 +428,6 @@ async def _refuse_unknown(connection: AsyncConnection, models: Models, name: str
     bare = name.removeprefix(OWN)
     names = [*dict.fromkeys([*keys, *SORTABLE])]
     near = [EXAMPLE] if bare == "distance" else nearest(bare, names)
-    detail = f"sort: there is no property and no metadata key {name!r}."
-    suggestions = f"{suggest(near)} The properties are {', '.join(SORTABLE)}."
-    faults = [Fault("sort", "unknown name", list(dict.fromkeys((*near, *SORTABLE))))]
-    return UnknownKey(detail + suggestions, faults=faults)
+    message = f"there is no property and no metadata key {name!r}"
+    faults = [Fault("sort", message, list(dict.fromkeys((*near, *SORTABLE))))]
+    return UnknownKey(f"sort: {message}.{suggest(near)}", faults=faults)

@@ -74,7 +74,7 @@ async def test_refusals(api: Api) -> None:
         (f"{_SORT} / 1000", "by a name or by a distance alone"),
         ("distance(location)", "takes two arguments, not 1"),
         ("distance(n, POINT(1 2))", "takes the location and a point"),
-        ("distance", "unknown name"),
+        ("distance", "there is no property and no metadata key"),
         ("location", "it has no order"),
     ):
         [fault] = (await api.ask(f"{_PATH}/query", {"sort": sort}, status=422))["errors"]

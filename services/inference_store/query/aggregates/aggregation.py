@@ -462,8 +462,9 @@ class Names:
         near = await key_registry.nearest(connection, self.models, key)
         names = sorted({*near, *PROPERTIES, "label"})
         suggestions = nearest(key, names)
-        detail = f"There is no property and no metadata key {key!r}.{suggest(suggestions)}"
-        return UnknownKey(detail, faults=[Fault(path, "unknown name", suggestions)])
+        message = f"there is no property and no metadata key {key!r}"
+        detail = f"T{message[1:]}.{suggest(suggestions)}"
+        return UnknownKey(detail, faults=[Fault(path, message, suggestions)])
 
 
 def _counts(key: KeySeen) -> Mapping[Family, int]:

@@ -258,8 +258,6 @@ class PartCollector:
 
         It is for a collector without dimensions.
         """
-        if prefix and operand.kind != "string":
-            return {}
         build = partial(select_first, operand=operand, prefix=prefix, limit=limit)
         reading = Reading(build, "read the first values", limit=limit)
         return await self._read([reading], also=[Value(operand)])

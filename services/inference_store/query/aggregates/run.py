@@ -141,6 +141,9 @@ async def _resolve(run: _Run) -> None:
         operand = await run.names.operand(run.connection, measure.of, f"{path}.of", likely)
         _refuse_kind(measure.of, f"{path}.of", operand, kinds, measure.function)
         _refuse_other_bounds(operand, measure, path)
+        if measure.prefix and operand.kind != "string":
+            message = f"a prefix is of texts, and {measure.of.name!r} is a {operand.kind}"
+            raise ImpossibleComparison(f"{message}.", faults=[Fault(f"{path}.prefix", message)])
         run.operands[measure.name] = operand
 
 

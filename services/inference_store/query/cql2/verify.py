@@ -81,14 +81,15 @@ def _verify(node: Node) -> None:
                     message = f"a bound of an interval is no {kind_of(bound)}"
                     raise Refusal(message, bound.at, list(filter(None, [meant_by(bound)])))
         case tree.Geometry(shape) if shape in _UNKEPT_SHAPES:
-            raise Refusal(
-                f"{shape.upper()} is not kept", node.at, conformance="basic-spatial-functions-plus"
-            )
+            message = f"{shape.upper()} is not kept: use POINT, POLYGON or BBOX"
+            raise Refusal(message, node.at, conformance="basic-spatial-functions-plus")
 
 
 def _verify_operation(node: Operation, entry: Entry) -> None:
     if not entry.is_supported:
-        raise Refusal(f"{entry.text} is not kept", node.at, conformance=entry.conformance)
+        instead = ": use S_INTERSECTS, S_WITHIN, S_DISJOINT or distance()"
+        message = f"{entry.text} is not kept{instead if entry.text.startswith('S_') else ''}"
+        raise Refusal(message, node.at, conformance=entry.conformance)
     count = len(node.args)
     if count < entry.least or (entry.most is not None and count > entry.most):
         raise Refusal(f"{entry.text} takes {_counted(entry)}, not {count}", node.at)

@@ -187,7 +187,8 @@ def test_answers_501_with_the_class_that_is_not_supported() -> None:
         cql2.parse_text("a AND S_CROSSES(location, BBOX(1, 2, 3, 4))")
     assert caught.value.status == 501
     assert caught.value.detail == (
-        "S_CROSSES is not kept; it belongs to the conformance class Spatial Functions "
+        "S_CROSSES is not kept: use S_INTERSECTS, S_WITHIN, S_DISJOINT or distance(); it belongs to"
+        " the conformance class Spatial Functions "
         "(http://www.opengis.net/spec/cql2/1.0/conf/spatial-functions), which is not supported."
     )
     assert "line 1, column 7" in caught.value.faults[0].message
