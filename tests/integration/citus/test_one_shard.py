@@ -307,7 +307,7 @@ async def test_moves_earlier_rows_to_their_shards_and_settings_reach_the_workers
         statement = select(*settings).where(
             here.model == await connection.scalar(select(here.model))
         )
-        [[nestloop, timeout]] = await fetch_in_time(
+        answers = await fetch_in_time(
             connection, statement, Deadline.after(30), settings={"enable_nestloop": "off"}
         )
-    assert (nestloop, timeout != "0") == ("off", True)
+    assert [(nestloop, timeout != "0") for nestloop, timeout in answers] == [("off", True)] * 2
