@@ -7,6 +7,7 @@ import pytest
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from tests.integration.stored_inferences import NewInference, at
+from tests.servers.marks import ON_CITUS
 
 from .conftest import Api
 
@@ -111,7 +112,7 @@ async def test_explained(api: Api) -> None:
             assert step["actual_rows"] >= 0
             assert " on " in step["what"]
         assert "424242424242" not in str(explanation)
-    # many models take the statements of one
+    # many models take the statements of one; on Citus each takes its own
     more = [f"d{n}" for n in range(9)]
     for model_id in more:
         await api.transact(registrations.put, model_id, Details())
@@ -127,7 +128,8 @@ async def test_explained(api: Api) -> None:
             await api.ask(path, {**asked, "model_ids": of, "explain": True})
             for of in (["a"], ["a", *more])
         ]
-        assert len(one["explain"]["steps"]) == len(many["explain"]["steps"]), path
+        if not ON_CITUS:
+            assert len(one["explain"]["steps"]) == len(many["explain"]["steps"]), path
         assert one | {"explain": None} == many | {"explain": None}
     counted = await api.ask(_COUNT, {"explain": True})
     steps = counted["explain"]["steps"]
