@@ -112,7 +112,7 @@ async def test_explained(api: Api) -> None:
             assert step["actual_rows"] >= 0
             assert " on " in step["what"]
         assert "424242424242" not in str(explanation)
-    # many models take the statements of one; on Citus each takes its own
+    # many models take the statements of one; on Citus each is a part or a statement of its own
     more = [f"d{n}" for n in range(9)]
     for model_id in more:
         await api.transact(registrations.put, model_id, Details())

@@ -61,7 +61,7 @@ def draw_budgets(seed: int, most: int) -> Iterator[int]:
 
 @pytest.fixture
 async def cutter(make_app: MakeApp, engine: AsyncEngine) -> AsyncIterator[Cutter]:
-    """It stands before two servers of the same inferences, and cuts nothing yet."""
+    """A proxy in front of two servers with the same inferences, which does not cut answers yet."""
     inferences = [
         NewInference(f"id-{number}", at(number), [("n", "int", str(number))], [("person", 0.5)])
         for number in range(_COUNT)
