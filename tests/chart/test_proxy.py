@@ -78,7 +78,7 @@ def test_product_accepts_the_configuration_or_names_an_error(tmp_path: Path) -> 
     assert (upstream.url, upstream.grpc) == (None, "127.0.0.1:9000")
     assert upstream.protocols == ("v2-grpc",)
     misspelt = {"enabled": True, "upstreams": [{**UPSTREAMS[0], "read_secnds": 3}]}
-    with pytest.raises(WrongConfiguration, match="the nearest is read_seconds"):
+    with pytest.raises(WrongConfiguration, match="the nearest are read_seconds"):
         read_configuration(SERVERS | {"proxy": misspelt}, tmp_path)
 
 

@@ -48,7 +48,6 @@ from inference_store.query.cql2.tree import Node
 from inference_store.query.cursor import find_family
 from inference_store.query.deadline import Deadline, OutOfTime, Overloaded, find_pieces_of
 from inference_store.query.explain import Recording, recording
-from inference_store.query.matching import Hit, Query
 from inference_store.query.order import AtRandom, ByDistance, Sort, resolve_sort
 from inference_store.query.pages import (
     Page,
@@ -57,6 +56,7 @@ from inference_store.query.pages import (
     find_page,
     make_cursor,
 )
+from inference_store.query.plan import Hit, Query
 from inference_store.query.read import (
     BLOBS,
     PREDICTIONS,

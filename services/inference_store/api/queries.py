@@ -18,8 +18,8 @@ from inference_store.query.aggregates.aggregation import Aggregation
 from inference_store.query.deadline import Deadline
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
-from inference_store.query.matching import Query as ModelQuery
 from inference_store.query.overview import Overview, read_overview
+from inference_store.query.plan import Query as ModelQuery
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.search import count
 

@@ -56,7 +56,7 @@ from inference_store.query.deadline import (
     find_ranges,
     range_of_time,
 )
-from inference_store.query.matching import count_matches, match_by_index
+from inference_store.query.plan import count_matches, match_by_index
 from inference_store.query.preparation import build_query
 
 _SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")

@@ -45,7 +45,7 @@ from inference_store.query.deadline import (
 )
 from inference_store.query.filters.certain import load
 from inference_store.query.filters.typed import Predicate
-from inference_store.query.matching import Query
+from inference_store.query.plan import Query
 from inference_store.query.preparation import build_query
 from inference_store.query.search import find_by_time
 

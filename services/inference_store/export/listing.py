@@ -36,7 +36,7 @@ from inference_store.query.deadline import Deadline, range_of_time
 from inference_store.query.filters import certain
 from inference_store.query.filters.check import check
 from inference_store.query.filters.names import find_known_keys, names_in
-from inference_store.query.matching import Query
+from inference_store.query.plan import Query
 from inference_store.query.preparation import build_query
 from inference_store.query.read import STORAGE_KEYS
 from inference_store.query.search import find_by_time

@@ -40,8 +40,8 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.freed_memory import release_freed_memory
 from inference_store.query.deadline import Deadline, find_ranges
 from inference_store.query.lookup import read_visible
-from inference_store.query.matching import Hit
 from inference_store.query.pages import find_matched
+from inference_store.query.plan import Hit
 from inference_store.query.read import PREDICTIONS, STORAGE_KEYS, get_storage_key
 
 from .columns import ChosenBlobs, Columns, Row

@@ -32,7 +32,7 @@ from .deadline import (
     split_unbroken,
     test_unmarked,
 )
-from .matching import Query
+from .plan import Query
 from .stored_counts import read_stored
 
 # Seconds. A grain divides the wider ones, so that the bars of most widths are made of it.

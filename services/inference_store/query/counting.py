@@ -53,8 +53,7 @@ from .aggregates.rows import by_label, without_label
 from .bars import count_span
 from .conditions import Names
 from .conditions.combination import OfKey
-from .driving import DrivingIndex
-from .matching import Query
+from .plan import Plan, Query
 
 # Begins the counts of a partition: from then on every writer outdates them.
 #
@@ -225,7 +224,7 @@ async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
     for name, value in _SETTINGS.items():
         await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
     scan_range = begun_count.scan_range
-    everything = Query(scan_range), DrivingIndex(scan_range)
+    everything = Query(scan_range), Plan(scan_range)
     inferences = select(func.count()).select_from(inference).where(scan_range.of(inference))
     labels = (await connection.execute(by_label(*everything).limit(MOST + 1))).all()
     unlabelled = await connection.execute(without_label(*everything))

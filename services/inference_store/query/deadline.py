@@ -98,6 +98,10 @@ class Deadline:
         """A deadline that ends at its soft end; the same one if it has none."""
         return self if self.soft is None else replace(self, at=self.soft, soft=None)
 
+    def soon(self, seconds: float) -> "Deadline":
+        """Return a deadline in this many seconds, or the same one if it is earlier."""
+        return replace(self, at=min(self.at, time.monotonic() + seconds), soft=None)
+
     def part(self, share: float) -> "Deadline":
         """Return a deadline at the end of a share of the remaining time."""
         return replace(self, at=time.monotonic() + self.left_seconds * share, soft=None)

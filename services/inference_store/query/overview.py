@@ -36,7 +36,7 @@ from .deadline import (
     split_unbroken,
     test_unmarked,
 )
-from .matching import Query, find_pieces
+from .plan import Query, find_pieces
 from .properties import PROPERTIES
 
 MOST_BARS: Final = 58

@@ -1,18 +1,17 @@
-"""A page of matches in another order than that of time, of one model or of several.
+"""Pages, in order of time or of values, with the cursors that continue them, and neighbours.
 
-There are three ways to find it. *Few*: if indexes find few matches, they are looked up and sorted.
-*Walk*: the order's own index is scanned from the page's beginning, and each inference is tested.
-*Sort*: all matches of an index, or all inferences, are sorted. Every partition returns its first
-rows, and they are merged: rows after a full page are not read. Inferences without a value come
-last, in order of time. A page is partial only if it has all hits with a value, and time ran out
-among those without: if time runs out earlier, the order of the hits is not certain.
+In the order of values there are three ways. *Few*: a short list is looked up and sorted. *Walk*:
+the order's own index is read from the page's beginning, and each inference is tested. *Sort*: all
+matches of an index, or all inferences, are sorted. Every partition returns its first rows, and they
+are merged: rows after a full page are not read. Inferences without a value come last, in order of
+time. Such a page is partial only if it has all hits with a value, and time ran out among those
+without: if time runs out earlier, the order of the hits is not certain.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -39,20 +38,29 @@ from .deadline import (
     fetch,
     read_each,
     reads_apart,
+    span_around,
     split_groups,
+    split_unbroken,
     test_unmarked,
 )
-from .driving import DrivingIndex, build_matches, iterate_pieces
 from .explain import record_form
-from .matching import Hit, Query, find_pieces
 from .order import MissingValue, Order, Rows, Sort
+from .plan import (
+    Hit,
+    Plan,
+    Query,
+    build_matches,
+    choose_plans,
+    find_pieces,
+    iterate_plans,
+    mark_short,
+)
 from .read import Inference, make_ahead
 from .search import Search, find_by_time
 
-FEW = 4_000
-_UNITS = 64
-Tests: TypeAlias = Callable[[DrivingIndex, ColumnElement[Any]], list[ColumnElement[bool]]]
-"""Returns the tests that an inference of a piece, with this uid, matches."""
+FEW_SORTED = 4_000
+Tests: TypeAlias = Callable[[Plan, ColumnElement[Any]], list[ColumnElement[bool]]]
+"""Returns the tests that an inference of a part, with this uid, matches."""
 
 
 class OnlyWithValue(OutOfTime):
@@ -63,58 +71,6 @@ class OnlyWithValue(OutOfTime):
         self.hits = hits
 
 
-@dataclass(slots=True, kw_only=True)
-class _Sorted(Search):
-    """A search in another order. `descending`: of the page, which may be the order backwards."""
-
-    order: Order
-    descending: bool
-    after: Cursor | None
-
-    def sort_rows(self, rows: Select[Any]) -> Select[Any]:
-        *_, uid, value = rows.selected_columns
-        keys = (value, uid)
-        return rows.order_by(*(k.desc() if self.descending else k.asc() for k in keys))
-
-    async def take(
-        self,
-        pieces: Sequence[DrivingIndex],
-        tested: Tests,
-        what: str,
-        deadline: Deadline,
-        hits: Mapping[ScanRange, Sequence[Hit]] | None = None,
-    ) -> None:
-        """Merge the first hits of these pieces with the others, and drop those beyond the page.
-        `hits`: those that may be among them, by range."""
-        worst = self.hits[-1] if len(self.hits) == self.limit else None
-
-        def select_first(piece: DrivingIndex) -> Select[Any]:
-            rows = self.order.rows(piece.scan_range)
-            matches = select(rows.uid.label("uid"), rows.value.label("value"))
-            matches = matches.where(*rows.where, *tested(piece, rows.uid))
-            if self.after is not None:
-                matches = matches.where(self._test_beyond(rows, self.after, after=True))
-            if worst is not None:
-                matches = matches.where(self._test_beyond(rows, worst, after=False))
-            known = None if hits is None else hits[piece.scan_range]
-            return self.select_first(piece.scan_range, matches, self.limit, known)
-
-        found = await self.read(pieces, select_first, what, deadline)
-        both = [*self.hits, *(hit._replace(value=add_time_zone(hit.value)) for _, hit in found)]
-        both.sort(key=attrgetter("value", "uid"), reverse=self.descending)
-        self.hits = both[: self.limit]
-
-    def _test_beyond(
-        self, rows: Rows, position: Hit | Cursor, *, after: bool
-    ) -> ColumnElement[bool]:
-        """Test that a row comes after a position in the order, or before it."""
-        bound = tuple_(
-            bind_one(position.value, self.order.type), bind_one(position.uid, inference.c.uid.type)
-        )
-        row = tuple_(rows.value, rows.uid)
-        return row < bound if after == self.descending else row > bound
-
-
 async def find_sorted(
     connection: AsyncConnection,
     query: Query,
@@ -123,32 +79,31 @@ async def find_sorted(
     limit: int,
     deadline: Deadline,
     after: Cursor | None = None,
-    few: int = FEW,
+    few: int = FEW_SORTED,
     backwards: bool = False,
 ) -> list[Hit]:
     """Find up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
 
-    `few`: how many matches are looked up at most. `backwards`: from the order's end to its
+    `few`: the length of a list that is looked up. `backwards`: from the order's end to its
     beginning; of several values an inference is at the one that the order takes.
     """
     lacking = after if after is not None and after.value is None else None
-    search = _Sorted(
+    search = Search(
         connection=connection,
-        query=query,
+        query=replace(query, newest_first=order.descending != backwards),
         limit=limit,
         deadline=deadline,
         order=order,
-        descending=order.descending != backwards,
         after=after if lacking is None else None,
     )
-    last = await _find_without_value(search, lacking) if backwards and lacking else []
+    last = await _find_without_value(search, order, lacking) if backwards and lacking else []
     search.limit -= len(last)
     if search.limit and (backwards or lacking is None):
-        await _find_with_value(search, await find_pieces(connection, query), few)
+        await _find_with_value(search, order, await find_pieces(connection, query), few)
     hits = [*last, *search.hits]
-    if len(search.hits) < search.limit and not (order.always or backwards):
+    if search.missing > 0 and not (order.always or backwards):
         try:
-            hits += await _find_without_value(search, lacking)
+            hits += await _find_without_value(search, order, lacking)
         except OutOfTime:
             if not hits:
                 raise
@@ -156,18 +111,23 @@ async def find_sorted(
     return hits
 
 
-async def _find_with_value(search: _Sorted, parts: Sequence[ScanRange], few: int) -> None:
+async def _find_with_value(
+    search: Search, order: Order, parts: Sequence[ScanRange], few: int
+) -> None:
     query = search.query
-    if query.is_driven:
-        hits = await _find_few(search, parts, few)
-        if hits is not None:
-            record_form("few: the matches were looked up and sorted")
-            await _look_up(search, hits)
-            return
-    if search.order.is_scannable:
+    short = await _choose_short(search, parts, few) if query.is_driven else None
+    if short is not None:
+        record_form("few: the matches were looked up and sorted")
+
+        def test_short(plan: Plan, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+            return [uid == mark_short(build_matches(query, plan), "found").c.uid]
+
+        await _merge(search, order, short, test_short, "look up and sort", search.deadline)
+        return
+    if order.is_scannable:
         try:
             record_form("walk: the order's index was walked, what it named was tested")
-            await _walk(search, parts, "walk the order", search.deadline.part(0.5))
+            await _walk(search, order, parts, "walk the order", search.deadline.part(0.5))
         except OutOfTime:
             if not query.is_driven:
                 raise
@@ -176,72 +136,86 @@ async def _find_with_value(search: _Sorted, parts: Sequence[ScanRange], few: int
             return
     record_form("sort: all matches were sorted")
     if not query.is_driven:
-        await _walk(search, parts, "sort the matches", search.deadline)
+        await _walk(search, order, parts, "sort the matches", search.deadline)
         return
-    async for pieces in iterate_pieces(search.connection, query, parts, search.deadline):
-        await search.take(
-            pieces,
-            lambda piece, uid: [uid.in_(build_matches(query, piece))],
-            "sort the matches",
-            search.deadline,
-        )
+
+    def test_matches(plan: Plan, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        return [uid.in_(build_matches(query, plan))]
+
+    async for plans in iterate_plans(search.connection, query, parts, search.deadline):
+        await _merge(search, order, plans, test_matches, "sort the matches", search.deadline)
 
 
-async def _find_few(
-    search: _Sorted, parts: Sequence[ScanRange], most: int
-) -> dict[ScanRange, list[Hit]] | None:
-    """Return the matches by range; None if there are more, or they are not found soon."""
-    hits: dict[ScanRange, list[Hit]] = {}
-    query, remaining = search.query, most + 1
-    deadline = search.deadline.part(0.25)
-    what = "see whether the matches are few"
-
-    def select_some(piece: DrivingIndex) -> Select[Any]:
-        some: Select[Any] = build_matches(query, piece).limit(remaining)
-        selected: Select[Any] = read_each(piece.scan_range, some)
-        return selected
-
+async def _choose_short(
+    search: Search, parts: Sequence[ScanRange], most: int
+) -> Sequence[Plan] | None:
+    """Return the plans of runs of partitions in each of which a list is short; None if one is not,
+    or it takes too long to see."""
+    plans: list[Plan] = []
+    query, deadline = search.query, search.deadline.part(0.25)
+    how: Any = {"most": most, "some": most, "alone": True}
     try:
-        async for pieces in iterate_pieces(search.connection, query, parts, deadline):
-            for part, hit in await search.read(
-                pieces, select_some, what, deadline, limit=remaining
-            ):
-                hits.setdefault(pieces[part].scan_range, []).append(hit)
-                remaining -= 1
-            if remaining <= 0:
+        for run in split_unbroken(parts, query.wide):
+            plans += await choose_plans(
+                search.connection, query, [span_around(run)], deadline, **how
+            )
+            if plans[-1].shortest is None:
                 return None
     except OutOfTime:
         return None
-    return hits
+    return [plan for plan in plans if not plan.empty]
 
 
-async def _look_up(search: _Sorted, hits: Mapping[ScanRange, Sequence[Hit]]) -> None:
-    pieces = [DrivingIndex(scan_range) for scan_range in hits]
-
-    def test_uid(piece: DrivingIndex, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-        here = piece.scan_range
-        return [uid == (EACH_UID if here.is_of_several else _any_of(hits[here]))]
-
-    for start in range(0, len(pieces), _UNITS):
-        what, some = "look up and sort few matches", pieces[start : start + _UNITS]
-        await search.take(some, test_uid, what, search.deadline, hits)
-
-
-def _any_of(hits: Sequence[Hit]) -> Any:
-    return any_(bind_many([hit.uid for hit in hits], UUID_TYPE(as_uuid=True)))
-
-
-async def _walk(search: _Sorted, parts: Sequence[ScanRange], what: str, deadline: Deadline) -> None:
+async def _walk(
+    search: Search, order: Order, parts: Sequence[ScanRange], what: str, deadline: Deadline
+) -> None:
     query = search.query
 
-    def test_each(piece: DrivingIndex, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-        scan_range = piece.scan_range
+    def test_one(plan: Plan, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        scan_range = plan.scan_range
         tests = [condition.holds(scan_range, uid) for condition in query.conditions]
         return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
 
     for group in split_groups(parts, query.group):
-        pieces = [DrivingIndex(scan_range) for scan_range in group]
-        await search.take(pieces, test_each, what, deadline)
+        plans = [Plan(scan_range) for scan_range in group]
+        await _merge(search, order, plans, test_one, what, deadline)
+
+
+async def _merge(  # noqa: PLR0917
+    search: Search,
+    order: Order,
+    plans: Sequence[Plan],
+    tested: Tests,
+    what: str,
+    deadline: Deadline,
+) -> None:
+    """Merge the first hits of these parts with the others, and drop those beyond the page."""
+    worst = search.hits[-1] if search.missing <= 0 else None
+
+    def select_first(plan: Plan) -> Select[Any]:
+        rows = order.rows(plan.scan_range)
+        matches = select(rows.uid.label("uid"), rows.value.label("value"))
+        matches = matches.where(*rows.where, *tested(plan, rows.uid))
+        if search.after is not None:
+            matches = matches.where(_test_beyond(search, order, rows, search.after, after=True))
+        if worst is not None:
+            matches = matches.where(_test_beyond(search, order, rows, worst, after=False))
+        return search.select_first(plan.scan_range, matches, search.limit)
+
+    found = await search.read(plans, select_first, what, deadline)
+    both = [*search.hits, *(hit._replace(value=add_time_zone(hit.value)) for _, hit in found)]
+    search.hits = search.sort_hits(both)[: search.limit]
+
+
+def _test_beyond(
+    search: Search, order: Order, rows: Rows, position: Hit | Cursor, *, after: bool
+) -> ColumnElement[bool]:
+    """Test that a row comes after a position in the order, or before it."""
+    bound = tuple_(
+        bind_one(position.value, order.type), bind_one(position.uid, inference.c.uid.type)
+    )
+    row = tuple_(rows.value, rows.uid)
+    return row < bound if after == search.descending else row > bound
 
 
 def add_time_zone(value: Any) -> Any:
@@ -250,13 +224,13 @@ def add_time_zone(value: Any) -> Any:
     return value.replace(tzinfo=UTC) if naive else value
 
 
-async def _find_without_value(search: _Sorted, after: Cursor | None) -> list[Hit]:
-    query, lacks = search.query, MissingValue(search.order, drives=not search.query.is_driven)
-    query = replace(query, conditions=(*query.conditions, lacks), newest_first=search.descending)
+async def _find_without_value(search: Search, order: Order, after: Cursor | None) -> list[Hit]:
+    query, lacks = search.query, MissingValue(order, drives=not search.query.is_driven)
+    query = replace(query, conditions=(*query.conditions, lacks))
     if after is not None:
         query = query.after(after.uid)
-    limit = search.limit - len(search.hits)
-    found = await find_by_time(search.connection, query, limit=limit, deadline=search.deadline)
+    how: Any = {"limit": search.missing, "deadline": search.deadline}
+    found = await find_by_time(search.connection, query, **how)
     if found.out_of_time:
         raise OutOfTime
     return found.hits
@@ -343,9 +317,10 @@ async def find_matched(
 
 def _select_matched(scan_range: ScanRange, wanted: Condition, hits: Sequence[Hit]) -> Select[Any]:
     row = prediction.alias()
-    uid = EACH_UID if scan_range.is_of_several else _any_of(hits)
+    listed = any_(bind_many([hit.uid for hit in hits], UUID_TYPE(as_uuid=True)))
+    uid = EACH_UID if scan_range.is_of_several else listed
     # by the list too: it says beforehand which partitions are read
-    here = scan_range.of(row), row.c.uid == uid, row.c.uid == _any_of(hits)
+    here = scan_range.of(row), row.c.uid == uid, row.c.uid == listed
     rows = select(row.c.uid, row.c.ordinal).where(*here)
     matched = rows.where(wanted.holds(scan_range, row.c.uid))
     selected: Select[Any] = read_each(scan_range, matched, hits)

@@ -39,7 +39,7 @@ from .filters.typed import (
     comparisons_in,
 )
 from .lookup import Extent
-from .matching import Query
+from .plan import Query
 
 UnknownKeys = Literal["refuse", "empty"]
 

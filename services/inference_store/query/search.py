@@ -1,28 +1,43 @@
-"""One search: matches in order of time, of one model or of several, and how many match.
+"""One search: the first matches in order of time, and how many there are, of one model or several.
 
-First the newest few thousand inferences are scanned and tested, which finds common matches at once
-and bounds the cost of rare ones. Then driving indexes are used, one statement for each group of
-partitions, until the page is full; a statement reads all models. Its partitions are bounded, so
-that planning it is cheap and its locks are few. When time runs out, the page has the matches found
-so far, and says how far it searched. A deadline's soft end applies as soon as there is anything to
-answer.
+In order of time the newest few thousand inferences are tested first, which finds common matches at
+once and bounds the cost of rare ones; where an index has the matches in order, it is read instead
+of all inferences. Then the lists of the conditions are counted over many partitions: a short one is
+read whole. What is left is read partition by partition, one first, then more.
+
+When time runs out, a page in order of time has the matches found so far, and says how far it
+searched. A deadline's soft end applies as soon as there is anything to answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import DateTime, Integer, Select, func, literal, select, union_all
+from sqlalchemy import (
+    DateTime,
+    Integer,
+    Select,
+    false,
+    func,
+    literal,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import uid_floor
 
-from .conditions.combination import OfKey
+from .conditions.combination import Found, OfKey
+from .conditions.condition import Condition, split_driving
+from .cursor import Cursor
 from .deadline import (
     GROUP,
     HIGHEST,
@@ -36,135 +51,81 @@ from .deadline import (
     reads_apart,
     span_around,
     split_growing,
+    split_unbroken,
     take_unbroken,
 )
-from .driving import (
+from .filters import typed
+from .order import Order
+from .plan import (
     FEW,
-    JOINING,
+    SUBTRACTING,
     WORKERS,
-    DrivingIndex,
+    Hit,
+    Plan,
+    Query,
     build_matches,
-    choose_next_driver,
     choose_next_most,
-    count_lists,
+    choose_plans,
+    count_matches,
     count_without,
     find_anti_joins,
-    iterate_pieces,
+    find_pieces,
+    iterate_plans,
     settings_for,
     split_apart,
-)
-from .matching import (
-    Hit,
-    Query,
-    count_matches,
-    find_pieces,
-    match_by_scan,
     split_models,
     test_each,
 )
 from .read import Ahead
 from .stored_counts import read_numbers
 
-SCAN = 4_000
+SCAN = 1_000
 _LONGEST_SCAN = 64
 # A scan this many times as long as the first costs no more than the two lists of a partition.
 _LONGEST_DETOUR = 4
 _LEAST_SCAN = 50
+# Too little memory for Postgres to hash all that a test of one inference would find of the others.
+_ONE_BY_ONE: Final[Mapping[str, str]] = MappingProxyType({"work_mem": "64kB"})
+# The seconds that counting a list over many partitions may take: a short one takes a tenth.
+_SOON = 0.05
+# A scan that found so many has passed no short list.
+_SOME_HITS = 2
+# Without an index the scan is all that there is: its strides begin longer.
+_UNDRIVEN = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """The matches found so far."""
+    """The first matches found so far, in the order of time, or of values if there is an `order`."""
 
     connection: AsyncConnection
     query: Query
     limit: int
     deadline: Deadline
-    hits: list[Hit] = field(default_factory=list)
-
-    def sort_rows(self, rows: Select[Any]) -> Select[Any]:
-        """Return the rows, a uid and perhaps a value, in the order of the search."""
-        *_, uid = rows.selected_columns
-        return rows.order_by(uid.desc() if self.query.newest_first else uid.asc())
-
-    def select_first(
-        self, scan_range: ScanRange, rows: Select[Any], most: int, uids: Sequence[Hit] | None = None
-    ) -> Select[Any]:
-        """Select the first rows of a range in order, of all its models; see `read_each`."""
-        first = self.sort_rows(rows).limit(most)
-        if not scan_range.is_of_several:
-            return first
-        return self.sort_rows(read_each(scan_range, first, uids)).limit(most)
-
-    async def read(
-        self,
-        pieces: Sequence[DrivingIndex],
-        select_rows: Callable[[DrivingIndex], Select[Any]],
-        what: str,
-        deadline: Deadline,
-        *,
-        limit: int | None = None,
-    ) -> list[tuple[int, Hit]]:
-        """Return the hits that are selected of each piece by one statement, with the piece's index.
-
-        Of each piece a uid is selected, behind its model if they are several, and perhaps a value.
-        With a `limit` a piece is read only if those before it have fewer rows. Raises OutOfTime.
-        """
-        found: list[tuple[int, Hit]] = []
-        if pieces and await reads_apart(self.connection, pieces[0].scan_range):
-            limit = None  # each model has rows of the same piece
-        for some in await split_apart(self.connection, pieces):
-            rows = await fetch(
-                self.connection,
-                partial(_unite, some, select_rows, limit),
-                deadline,
-                large=self.query.large,
-                what=what,
-                settings=settings_for([piece for _, piece in some]),
-            )
-            if some[0][1].scan_range.is_of_several:
-                found += [(row[0], Hit(*row[1:])) for row in rows]
-            else:
-                models = [piece.scan_range.model for _, piece in some]
-                found += [(some[row[0]][0], Hit(models[row[0]], *row[1:])) for row in rows]
-        return found
-
-
-def _unite(
-    pieces: Sequence[tuple[int, DrivingIndex]],
-    select_rows: Callable[[DrivingIndex], Select[Any]],
-    limit: int | None,
-) -> Select[Any]:
-    """Each part is planned by its own statistics, and each row names its part."""
-    parts = []
-    for index, (_, piece) in enumerate(pieces):
-        rows = select_rows(piece).subquery()
-        parts.append(select(literal(index, Integer).label("part"), *rows.c))
-    together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
-    return select(*together.c).limit(limit)
-
-
-@dataclass(slots=True, kw_only=True)
-class TimeSearch(Search):
-    """A search in order of time."""
-
-    scan: int
-    goes_on: bool
+    order: Order | None = None
+    after: Cursor | None = None
+    """The position in the order of values after which the page begins."""
+    scan: int = SCAN
+    goes_on: bool = False
     """Whether it continues an earlier page. A short scan is then not enough to answer: pages that
     all ended after one would never come through a large partition.
     """
-    ahead: Ahead | None
+    ahead: Ahead | None = None
     """The columns to read with the first statement's matches, if it has no condition."""
+    hits: list[Hit] = field(default_factory=list)
     came_on: bool = False
     """Whether it came further than the short scan before an index drives."""
     searched: UUID | None = None
-    """The uid up to which everything was checked."""
+    """The uid up to which everything was checked, in order of time."""
     out_of_time: bool = False
     """Whether it stopped there for lack of time."""
     counted: int = FEW
     """The limit for counting the lists of the next partitions."""
-    driven_by: int | None = None
-    """The index of the list that was very short in the last partitions: it is counted first."""
+
+    @property
+    def descending(self) -> bool:
+        """Check whether the last of the order come first."""
+        return self.query.newest_first
 
     @property
     def uids(self) -> list[UUID]:
@@ -182,15 +143,76 @@ class TimeSearch(Search):
         enough = self.came_on or (self.searched is not None and not self.goes_on)
         return self.deadline.early if enough else self.deadline
 
-    def choose_first(self, hits: Sequence[Hit]) -> list[Hit]:
-        """Return the first of these hits, as many as the page still takes."""
-        return sorted(hits, key=attrgetter("uid"), reverse=self.query.newest_first)[: self.missing]
+    def sort_hits(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Return the hits in the order of the search."""
+        key = attrgetter("uid") if self.order is None else attrgetter("value", "uid")
+        return sorted(hits, key=key, reverse=self.descending)
 
-    def take(self, hits: Sequence[Hit], scan_range: ScanRange) -> None:
-        """Add the first of these hits, which all models have in the range."""
-        self.hits.extend(self.choose_first(hits))
-        newest_first = self.query.newest_first
-        self.searched = scan_range.lo if newest_first else UUID(int=scan_range.hi.int - 1)
+    def sort_rows(self, rows: Any) -> Any:
+        """Return the rows, of uids and values, in the order of the search."""
+        *_, uid, value = rows.selected_columns if self.order else (*rows.selected_columns, None)
+        keys = (uid,) if value is None else (value, uid)
+        return rows.order_by(*(key.desc() if self.descending else key.asc() for key in keys))
+
+    def select_first(self, scan_range: ScanRange, rows: Select[Any], most: int) -> Select[Any]:
+        """Select the first rows of a range in order, of all its models."""
+        first: Select[Any] = self.sort_rows(rows).limit(most)
+        if scan_range.is_of_several:
+            first = self.sort_rows(read_each(scan_range, first)).limit(most)
+        return first
+
+    async def read(
+        self,
+        plans: Sequence[Plan],
+        select_rows: Callable[[Plan], Any],
+        what: str,
+        deadline: Deadline,
+        *,
+        limit: int | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[tuple[int, Hit]]:
+        """Return the hits that are selected of each part by one statement, with the part's index.
+
+        Of each part a uid is selected, behind its model if they are several, and perhaps a value.
+        With a `limit` a part is read only if those before it have fewer rows. Raises OutOfTime.
+        `settings` of Postgres are beside those of the plans.
+        """
+        found: list[tuple[int, Hit]] = []
+        if not plans:
+            return found
+        if await reads_apart(self.connection, plans[0].scan_range):
+            limit = None  # each model has rows of the same part
+        for some in await split_apart(self.connection, plans):
+            ways = dict.fromkeys(plan.way for _, plan in some)
+            rows = await fetch(
+                self.connection,
+                partial(_unite, some, select_rows, limit),
+                deadline,
+                large=self.query.large,
+                what=f"{what} ({', '.join(ways)})",
+                settings={**settings_for([plan for _, plan in some]), **settings},
+            )
+            if some[0][1].scan_range.is_of_several:
+                found += [(row[0], Hit(*row[1:])) for row in rows]
+            else:
+                models = [plan.scan_range.model for _, plan in some]
+                found += [(some[row[0]][0], Hit(models[row[0]], *row[1:])) for row in rows]
+        return found
+
+
+def _unite(
+    plans: Sequence[tuple[int, Plan]], select_rows: Callable[[Plan], Any], limit: int | None
+) -> Select[Any]:
+    """Each part is planned by its own statistics, and each row names its part."""
+    parts = []
+    for index, (_, plan) in enumerate(plans):
+        rows = select_rows(plan).subquery()
+        parts.append(select(literal(index, Integer).label("part"), *rows.c))
+    together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
+    return select(*together.c).limit(limit)
+
+
+# In order of time.
 
 
 async def find_by_time(
@@ -202,13 +224,13 @@ async def find_by_time(
     scan: int = SCAN,
     goes_on: bool = False,
     ahead: Ahead | None = None,
-) -> TimeSearch:
+) -> Search:
     """Find up to `limit` hits in the query's order. `scan`: how many inferences are scanned first.
 
     `goes_on`: it continues an earlier page. `ahead`: receives the inferences that are read with the
     hits. Raises OutOfTime only if not even the scan came to an end.
     """
-    search = TimeSearch(
+    search = Search(
         connection=connection,
         query=query,
         limit=limit,
@@ -218,7 +240,10 @@ async def find_by_time(
         ahead=ahead,
     )
     try:
-        await _follow(search, await _scan(search, await find_pieces(connection, query)))
+        parts: Sequence[ScanRange] = await find_pieces(connection, query)
+        if query.conditions:
+            parts = await _scan(search, parts)
+        await _follow(search, parts)
     except OutOfTime:
         if search.searched is None:
             raise
@@ -226,80 +251,157 @@ async def find_by_time(
     return search
 
 
-async def _scan(search: TimeSearch, parts: Sequence[ScanRange]) -> Sequence[ScanRange]:
-    """Test inference after inference, and return the pieces not yet searched.
+def _take(search: Search, hits: Sequence[Hit], scan_range: ScanRange) -> None:
+    """Add the first of these hits, which all models have in the range."""
+    search.hits += search.sort_hits(hits)[: search.missing]
+    search.searched = scan_range.lo if search.descending else UUID(int=scan_range.hi.int - 1)
 
-    Without conditions nothing is scanned. If no index can drive the query, there is only the scan,
-    in strides that grow: after any of them time may run out, and the page has the matches so far.
+
+async def _scan(search: Search, parts: Sequence[ScanRange]) -> Sequence[ScanRange]:
+    """Test inference after inference, and return the parts not searched yet.
+
+    If no index can drive the query, there is only the scan, in strides that grow: after any of them
+    time may run out, and the page has the matches so far. An index that has all matches in order is
+    read over many partitions at once.
     """
-    query, length = search.query, search.scan
-    if not query.conditions:
-        return parts
+    query, size, most = search.query, 1, GROUP
+    shortest = length = search.scan * (1 if query.is_driven else _UNDRIVEN)
+    scanned = 0
+    ordered = next(filter(_is_ordered, query.conditions), None)
+    is_whole = len(query.conditions) == 1 and ordered is not None and not query.marks
+    if is_whole:
+        most = query.wide
     # with other conditions, or several models, it is unknown which one is rare: the scan goes on
     is_single = not query.scan_range.is_of_several
     lacking = is_single and len(find_anti_joins(query)) == len(query.conditions)
     while parts and search.missing > 0:
-        stride, parts = await _choose_stride(search, parts, length)
-
-        def select_matches(piece: DrivingIndex) -> Select[Any]:
-            matches = match_by_scan(query, piece.scan_range)
-            return search.select_first(piece.scan_range, matches, search.missing)
-
-        what, pieces = "walk in order of time", [DrivingIndex(stride)]
-        found = await search.read(pieces, select_matches, what, search.until)
-        search.take([hit for _, hit in found], stride)
-        too_few = search.missing * length > _LONGEST_DETOUR * search.scan * len(search.hits)
-        if query.is_driven or (lacking and too_few):
+        run = take_unbroken(parts, size)
+        try:
+            stride = await _scan_stride(search, run, ordered, None if is_whole else length)
+        except OutOfTime:
+            if len(run) == 1:
+                raise
+            size = most = 1  # there may be time for the nearest one
+            continue
+        parts = _list_rest(parts, stride, newest_first=search.descending)
+        size = min(4 * size, most)
+        scanned += length
+        too_few = search.missing * scanned > _LONGEST_DETOUR * shortest * len(search.hits)
+        if not is_whole and too_few and (query.is_driven or lacking):
             break
-        search.came_on = length > search.scan
-        length = min(2 * length, _LONGEST_SCAN * search.scan)
+        search.came_on = is_whole or length > shortest
+        length = min(2 * length, _LONGEST_SCAN * shortest)
     return parts
 
 
-async def _choose_stride(
-    search: TimeSearch, parts: Sequence[ScanRange], length: int
-) -> tuple[ScanRange, Sequence[ScanRange]]:
-    """Return the next range to scan, with a fair share of each model, and the pieces after it."""
+def _is_ordered(condition: Condition) -> bool:
+    """Check whether its list is one range of an index, in order of time: a value is equal."""
+    match condition:
+        case Found(
+            (typed.Compared("=", (typed.Metadata() | typed.Property(), typed.Constant())), "true"),
+            scans=1,
+        ):
+            return True
+    return False
+
+
+def _list_rest(
+    parts: Sequence[ScanRange], stride: ScanRange, *, newest_first: bool
+) -> list[ScanRange]:
+    beyond = (LOWEST, stride.lo) if newest_first else (stride.hi, HIGHEST)
+    return [rest for part in parts if not (rest := part.clip(*beyond)).empty]
+
+
+async def _scan_stride(
+    search: Search, run: Sequence[ScanRange], ordered: Condition | None, length: int | None
+) -> ScanRange:
+    """Take the matches among the next `length` inferences, a fair share of each model, or among
+    all (None); return the range that they were in."""
+    here, until = span_around(run), search.until
+    least = _LEAST_SCAN if length is None or length >= SCAN else 1
+    share = None if length is None else max(length // len(here.models), least)
+    found = await search.read(
+        [Plan(here)],
+        lambda plan: _select_stride(search, plan.scan_range, ordered, share),
+        "scan in order of time",
+        until if len(run) == 1 else until.part(0.5),
+        settings=_ONE_BY_ONE,
+    )
+    ends = [hit.uid for _, hit in found if hit.value]
+    if ends and search.descending:
+        here = here.clip(max(ends), HIGHEST)
+    elif ends:
+        here = here.clip(LOWEST, UUID(int=min(ends).int + 1))
+    hits = [Hit(hit.model, hit.uid) for _, hit in found if not hit.value]
+    _take(search, [hit for hit in hits if here.lo <= hit.uid < here.hi], here)
+    return here
+
+
+def _select_stride(
+    search: Search, here: ScanRange, ordered: Condition | None, share: int | None
+) -> Any:
+    """Select the first matches among as many inferences as the share is, and where these end."""
+    entries: Any = select(inference.c.uid).where(here.of(inference))
+    if ordered is not None:
+        entries = ordered.uids(here)
+    [uid] = entries.selected_columns
+    others = [one for one in search.query.conditions if one is not ordered]
+    matches = entries.where(*test_each(search.query, others, here, uid))
+    if share is None:
+        rows = search.select_first(here, matches, search.missing).subquery()
+        return select(*rows.c, false().label("is_end"))
+    last = search.sort_rows(entries).limit(1).offset(share - 1)
+    ends = search.sort_rows(read_each(here, last)).limit(1).cte()
+    *_, end = ends.c
+    kind = UUID_TYPE(as_uuid=True)
+    bound = func.coalesce(
+        select(end).scalar_subquery(), bind_one(here.lo if search.descending else here.hi, kind)
+    )
+    matches = matches.where(uid >= bound if search.descending else uid <= bound)
+    rows = search.select_first(here, matches, search.missing).subquery()
+    return union_all(select(*rows.c, false().label("is_end")), select(*ends.c, true()))
+
+
+async def _follow(search: Search, parts: Sequence[ScanRange]) -> None:
+    """Read what the index finds: a short list whole, else one partition, then two, then more, until
+    the page is full."""
     query = search.query
-    models = len(query.scan_range.models)
-    share = max(length // models, _LEAST_SCAN if length >= SCAN else 1)
-    run = take_unbroken(parts)
-    here = span_around(run)
-
-    def select_last(piece: DrivingIndex) -> Select[Any]:
-        uids = select(inference.c.uid).where(piece.scan_range.of(inference))
-        last = search.sort_rows(uids).limit(1).offset(share - 1)
-        selected: Select[Any] = read_each(piece.scan_range, last)
-        return selected
-
-    what = "see how far to walk"
-    found = await search.read([DrivingIndex(here)], select_last, what, search.until)
-    ends = [hit.uid for _, hit in found]
-    if not ends:
-        return here, parts[len(run) :]
-    if query.newest_first:
-        edge = max(ends)
-        stride, after = here.clip(edge, HIGHEST), (LOWEST, edge)
-    else:
-        edge = UUID(int=min(ends).int + 1)
-        stride, after = here.clip(LOWEST, edge), (edge, HIGHEST)
-    rest = [part.clip(*after) for part in parts]
-    return stride, [part for part in rest if not part.empty]
+    is_apart = await reads_apart(search.connection, query.scan_range)
+    # else the scan has found more than a short list would have there
+    lists, _ = split_driving(query.conditions)
+    is_cheap = bool(lists) and all(one.scans == 1 for one in lists) and not is_apart
+    may_be_short = is_cheap and len(search.hits) < _SOME_HITS
+    for run in split_unbroken(parts, query.wide) if may_be_short else [parts]:
+        if may_be_short and search.missing > 0 and await _read_short(search, run):
+            continue
+        for group in split_growing(run, 1 if is_apart else query.group):
+            try:
+                is_read = await _follow_group(search, group)
+            except OutOfTime:
+                is_read = False  # there may be time for the nearest ones
+            for part in () if is_read else group:
+                await _follow_group(search, [part])
 
 
-async def _follow(search: TimeSearch, parts: Sequence[ScanRange]) -> None:
-    """Use driving indexes: one partition, then two, then more, until the page is full."""
-    is_apart = await reads_apart(search.connection, search.query.scan_range)
-    for group in split_growing(parts, 1 if is_apart else search.query.group):
-        try:
-            is_read = await _follow_group(search, group)
-        except OutOfTime:
-            is_read = False  # there may be time for the nearest ones
-        for part in () if is_read else group:
-            await _follow_group(search, [part])
+async def _read_short(search: Search, run: Sequence[ScanRange]) -> bool:
+    """Read the hits of several partitions at once; False: no list is short there."""
+    here, deadline = span_around(run), search.until.part(0.5)
+    how: Any = {"some": FEW, "alone": True}
+    try:
+        [plan] = await choose_plans(
+            search.connection, search.query, [here], deadline.soon(_SOON), **how
+        )
+        if plan.shortest is None:
+            return False
+        found = [] if plan.empty else await _read_plans(search, [plan], deadline)
+    except OutOfTime:
+        return False
+    _take(search, [hit for _, hit in found], here)
+    search.came_on = True
+    return True
 
 
-async def _follow_group(search: TimeSearch, group: Sequence[ScanRange]) -> bool:
+async def _follow_group(search: Search, group: Sequence[ScanRange]) -> bool:
     """Read the first hits in these partitions; False: those of several partitions may be wrong."""
     if search.missing <= 0:
         return True
@@ -312,67 +414,62 @@ async def _follow_group(search: TimeSearch, group: Sequence[ScanRange]) -> bool:
         hits = await _read_first(search, group, deadline)
     if hits is None:
         return False
-    search.take(hits, span_around(group))
+    _take(search, hits, span_around(group))
     search.came_on = True
     return True
 
 
 async def _read_first(
-    search: TimeSearch, group: Sequence[ScanRange], deadline: Deadline
+    search: Search, group: Sequence[ScanRange], deadline: Deadline
 ) -> list[Hit] | None:
     """Return the first hits, from no more partitions than fill the page.
 
     None: those of several partitions may be wrong.
     """
-    pieces = await _choose_pieces(search, group, deadline)
-    if not pieces:
+    plans = await _choose(search, group, deadline)
+    if not plans:
         return []
-    found = await _read_pieces(search, pieces, deadline, limit=search.missing)
+    found = await _read_plans(search, plans, deadline, limit=search.missing)
     hits = [hit for _, hit in found]
-    wrong = hits != search.choose_first(hits)
+    wrong = hits != search.sort_hits(hits)[: search.missing]
     if not wrong and len(hits) == search.missing:
         # they are empty, or were never read: a later part filled the page
         read = {part for part, _ in found}
-        silent = [pieces[part] for part in range(max(read)) if part not in read]
-        wrong = bool(silent and await _read_pieces(search, silent, deadline, limit=1))
+        silent = [plans[part] for part in range(max(read)) if part not in read]
+        wrong = bool(silent and await _read_plans(search, silent, deadline, limit=1))
     # UNION ALL returned its parts in another order, so LIMIT took the wrong rows.
     return None if len(group) > 1 and wrong else hits
 
 
-async def _choose_pieces(
-    search: TimeSearch, ranges: Sequence[ScanRange], deadline: Deadline
-) -> list[DrivingIndex]:
-    counted = await count_lists(
-        search.connection,
-        search.query,
-        [scan_range for scan_range in ranges if not scan_range.empty],
-        deadline,
-        most=search.counted,
-        alone=True,
-        driven_by=search.driven_by,
-    )
-    pieces = [piece for piece in counted if not piece.empty]
-    search.counted, search.driven_by = choose_next_most(pieces), choose_next_driver(counted)
-    return pieces
+async def _choose(search: Search, ranges: Sequence[ScanRange], deadline: Deadline) -> list[Plan]:
+    query, connection = search.query, search.connection
+    if find_anti_joins(query) and not query.scan_range.is_of_several:
+        some = await _keep_parts_with_matches(connection, query, ranges, deadline)
+        return [Plan(scan_range, anti_join=True) for scan_range in some]
+    driving, _ = split_driving(query.conditions)
+    # such a list is cheap to read, but not in the order of a page
+    by_value = any(isinstance(one, Found) and one.by_value for one in driving)
+    how: Any = {"most": search.counted, "alone": by_value}
+    plans = await choose_plans(connection, query, ranges, deadline, **how)
+    plans = [plan for plan in plans if not plan.empty]
+    search.counted = choose_next_most(plans)
+    return plans
 
 
-async def _read_pieces(
-    search: TimeSearch,
-    pieces: Sequence[DrivingIndex],
-    deadline: Deadline,
-    limit: int | None = None,
+async def _read_plans(
+    search: Search, plans: Sequence[Plan], deadline: Deadline, limit: int | None = None
 ) -> list[tuple[int, Hit]]:
     query, most = search.query, search.missing if limit is None else limit
 
-    def select_matches(piece: DrivingIndex) -> Select[Any]:
-        return search.select_first(piece.scan_range, build_matches(query, piece), most)
+    def select_matches(plan: Plan) -> Select[Any]:
+        return search.select_first(plan.scan_range, build_matches(query, plan, first=True), most)
 
     what = "let an index lead" if query.is_driven else "read in order of time"
-    return await search.read(pieces, select_matches, what, deadline, limit=limit)
+    return await search.read(plans, select_matches, what, deadline, limit=limit)
 
 
 async def _read_ahead(
-    search: TimeSearch, ahead: Ahead, here: ScanRange, deadline: Deadline
+    search: Search, ahead: Ahead, here: ScanRange, deadline: Deadline
 ) -> list[Hit]:
     """Read the first inferences of the only model in one round trip: the most frequent page."""
     rows = await fetch(
@@ -383,6 +480,39 @@ async def _read_ahead(
         parameters={"model": here.model, "lo": here.lo, "hi": here.hi, "most": search.missing},
     )
     return [Hit(here.model, uid) for uid in ahead.take(rows)]
+
+
+async def _keep_parts_with_matches(
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+) -> Sequence[ScanRange]:
+    """Return the parts that have an inference without each of the missing keys."""
+    for key in find_anti_joins(query):
+        alone = replace(query, conditions=(key,))
+        stored = await read_numbers(connection, alone, parts, deadline)
+        some = {part for part in parts if stored.get(part, 0) > 0}
+        others = [part for part in parts if part not in stored]
+        if others:
+            rows = await fetch(
+                connection,
+                partial(_select_lacking, query, key, others),
+                deadline,
+                what="see where a key is lacking",
+                workers=WORKERS,
+                settings=SUBTRACTING,
+            )
+            some |= {others[row.part] for row in rows}
+        parts = [part for part in parts if part in some]
+    return parts
+
+
+def _select_lacking(query: Query, key: OfKey, parts: Sequence[ScanRange]) -> Select[Any]:
+    counted = [
+        counts.add_columns(literal(index, Integer).label("part"))
+        for index, part in enumerate(parts)
+        for counts in count_without(query, key, part)
+    ]
+    numbers = union_all(*counted).subquery()
+    return select(numbers.c.part).group_by(numbers.c.part).having(func.sum(numbers.c.matches) > 0)
 
 
 # Counts: partition by partition; in some partitions the count is stored.
@@ -400,17 +530,18 @@ async def _count(connection: AsyncConnection, query: Query, deadline: Deadline) 
     parts = await find_pieces(connection, query)
     stored = await read_numbers(connection, query, parts, deadline)
     matches = sum(stored.values())
-    async for pieces in iterate_pieces(connection, query, parts, deadline, known=stored):
+    async for plans in iterate_plans(connection, query, parts, deadline, known=stored):
         # each process would have hashes of its own
-        workers = 0 if any(piece.joins for piece in pieces) else WORKERS
+        workers = 0 if any(plan.joins for plan in plans) else WORKERS
+        ways = dict.fromkeys(plan.way for plan in plans)
         [row] = await fetch(
             connection,
-            partial(_select_count, query, pieces),
+            partial(_select_count, query, plans),
             deadline,
             large=query.large,
-            what="count the matches",
+            what=f"count the matches ({', '.join(ways)})",
             workers=workers,
-            settings=JOINING if _find_subtracted(query) else settings_for(pieces),
+            settings=SUBTRACTING if _find_subtracted(query) else settings_for(plans),
         )
         # never below zero: in a span that is being dropped the parents are deleted first
         matches += max(0, int(row[0]))
@@ -422,12 +553,12 @@ def _find_subtracted(query: Query) -> OfKey | None:
     return keys[0] if len(query.conditions) == len(keys) == 1 else None
 
 
-def _select_count(query: Query, pieces: Sequence[DrivingIndex]) -> Select[Any]:
+def _select_count(query: Query, plans: Sequence[Plan]) -> Select[Any]:
     key = _find_subtracted(query)
     if key is None:
-        counts = [(piece, count_matches(build_matches(query, piece))) for piece in pieces]
+        counts = [(plan, count_matches(build_matches(query, plan))) for plan in plans]
     else:
-        counts = [(p, rows) for p in pieces for rows in count_without(query, key, p.scan_range)]
+        counts = [(p, rows) for p in plans for rows in count_without(query, key, p.scan_range)]
     counted = union_all(*(read_each(p.scan_range, rows) for p, rows in counts)).subquery()
     return select(func.sum(counted.c.matches))
 

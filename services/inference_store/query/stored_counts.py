@@ -29,7 +29,7 @@ from .conditions.combination import Found, OfKey
 from .deadline import Deadline, ScanRange, bind_many, fetch
 from .filters import typed
 from .filters.typed import Predicate
-from .matching import Query
+from .plan import Query
 
 WHAT: Final = "read stored counts"
 Number: TypeAlias = ColumnElement[Any]

@@ -42,7 +42,7 @@ from inference_store.query.filters.typed import (
     Unknown,
     Value,
 )
-from inference_store.query.matching import Query, match_by_index
+from inference_store.query.plan import Query, match_by_index
 from inference_store.query.preparation import build_query
 from inference_store.query.properties import OPERATORS
 from inference_store.query.search import count, find_by_time

@@ -13,7 +13,7 @@ from inference_store.query.aggregates import Aggregation, aggregate
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
-from inference_store.query.matching import Query
+from inference_store.query.plan import Query
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS
 from inference_store.query.search import count, find_by_time

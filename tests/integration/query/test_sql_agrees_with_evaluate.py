@@ -29,18 +29,20 @@ from inference_store.query.deadline import (
     range_of_time,
     split_groups,
 )
-from inference_store.query.driving import (
-    build_matches,
-    count_lists,
-    find_anti_joins,
-    settings_for,
-)
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import check
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
 from inference_store.query.filters.names import find_known_keys
 from inference_store.query.filters.typed import And, Predicate
-from inference_store.query.matching import Query, match_by_index, match_by_scan
+from inference_store.query.plan import (
+    Query,
+    build_matches,
+    choose_plans,
+    find_anti_joins,
+    match_by_index,
+    match_by_scan,
+    settings_for,
+)
 from inference_store.query.preparation import QueryRequest, build_query, prepare
 from inference_store.query.properties import OPERATORS, Takes
 from inference_store.query.search import count, find_by_time
@@ -267,7 +269,7 @@ async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: A
     parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
     most, some = draw(st.sampled_from([(1, 1), (1, 100), (1, 100)]))
     for group in [] if query.nothing else split_groups(parts):
-        candidates = await count_lists(
+        candidates = await choose_plans(
             connection, query, group, deadline, most=most, some=some, alone=True
         )
         for candidate in candidates:

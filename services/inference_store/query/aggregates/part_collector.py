@@ -24,12 +24,14 @@ from inference_store.query.deadline import (
     span_around,
     split_unbroken,
 )
-from inference_store.query.driving import (
-    DrivingIndex,
-    iterate_pieces,
+from inference_store.query.plan import (
+    Plan,
+    Query,
+    find_pieces,
+    iterate_plans,
     settings_for,
+    split_models,
 )
-from inference_store.query.matching import Query, find_pieces, split_models
 from inference_store.query.stored_counts import Number, choose_column, read_stored
 
 from .aggregation import LABEL, Operand
@@ -151,7 +153,7 @@ class Budget:
 # Aggregates read much and answer little: two more processes of Postgres may help with one.
 WORKERS: Final = 2
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
-Build: TypeAlias = Callable[[Query, DrivingIndex], Part]
+Build: TypeAlias = Callable[[Query, Plan], Part]
 # Memory for one process's sort: the inferences of one label in one partition.
 _SORTING: Final[Mapping[str, str]] = MappingProxyType({"work_mem": "32MB"})
 
@@ -338,7 +340,7 @@ class PartCollector:
         what = reading.what
         is_named = query.scan_range.is_of_several and bool(self._of_model)
 
-        def build(piece: DrivingIndex) -> Part:
+        def build(piece: Plan) -> Part:
             rows = merge(piece.scan_range, reading.build(query, piece))
             is_several = piece.scan_range.is_of_several and isinstance(rows, Select)
             if reading.limit is not None and is_several:
@@ -348,11 +350,11 @@ class PartCollector:
         if not query.conditions:
             for run in split_unbroken(parts):
                 here = [span_around(run)] if reading.as_one else run
-                statements = [partial(build, DrivingIndex(scan_range)) for scan_range in here]
+                statements = [partial(build, Plan(scan_range)) for scan_range in here]
                 async for row in self._fetched(statements, what, reading.settings, large=False):
                     yield (row[0] if is_named else None), row
             return
-        async for pieces in iterate_pieces(self._connection, query, parts, self._deadline):
+        async for pieces in iterate_plans(self._connection, query, parts, self._deadline):
             statements = [partial(build, leading) for leading in pieces]
             async for row in self._fetched(
                 statements, what, settings_for(pieces), large=query.large

@@ -38,8 +38,7 @@ from inference_store.index.tables import SIDE_TABLES, inference, prediction
 from inference_store.query.aggregates.aggregation import LABEL, Bound, Operand, Sum, raw
 from inference_store.query.aggregates.bins import WIDE, as_double, bin_of, exact
 from inference_store.query.deadline import ScanRange, bind_many, bind_one, test_unmarked
-from inference_store.query.driving import DrivingIndex, build_matches
-from inference_store.query.matching import Query
+from inference_store.query.plan import Plan, Query, build_matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ Dimension: TypeAlias = Value | InTime | InBins
 class Rows:
     """The rows of a range; each requested group or value joins the tables that it needs."""
 
-    def __init__(self, query: Query, here: DrivingIndex, measured: Operand | None) -> None:
+    def __init__(self, query: Query, here: Plan, measured: Operand | None) -> None:
         self._scope = here.scan_range
         self._measured = measured
         # the rows of inferences (None), and of the measured operand
@@ -239,7 +238,7 @@ Counted: TypeAlias = tuple[Operand, CountedBy]
 
 def select_groups(
     query: Query,
-    here: DrivingIndex,
+    here: Plan,
     groups: Sequence[Dimension],
     requested_sums: RequestedSums,
     counted: Counted | None = None,
@@ -303,7 +302,7 @@ def _order_value(operand: Operand, row: Any) -> Any:
 
 
 def select_bins(
-    query: Query, here: DrivingIndex, requested_sums: RequestedSums, counted: Counted
+    query: Query, here: Plan, requested_sums: RequestedSums, counted: Counted
 ) -> Select[Any]:
     """Select what `select_groups` does for the bins of a metadata number."""
     operand, by = counted
@@ -324,7 +323,7 @@ def select_bins(
     return select(group, *columns).group_by(group)
 
 
-def ends_of(_: Query, here: DrivingIndex, operand: Operand) -> Select[Any]:
+def ends_of(_: Query, here: Plan, operand: Operand) -> Select[Any]:
     """Select the smallest and the largest value, at the ends of an index; they count as one."""
     row = SIDE_TABLES[operand.kind]
     value = row.c.value
@@ -335,7 +334,7 @@ def ends_of(_: Query, here: DrivingIndex, operand: Operand) -> Select[Any]:
 
 
 def select_first(
-    query: Query, here: DrivingIndex, operand: Operand, prefix: str, limit: int
+    query: Query, here: Plan, operand: Operand, prefix: str, limit: int
 ) -> Select[Any]:
     """Select the first values of a metadata key that begin with the prefix."""
     if not query.conditions and not query.marks:
@@ -388,7 +387,7 @@ def bin_value(operand: Operand, value: Any, by: CountedBy) -> Any:
     return bin_of(value) if by == "sketch" else in_bin(operand, value, by)
 
 
-def by_one_key(query: Query, here: DrivingIndex, dimension: Dimension) -> CompoundSelect[int]:
+def by_one_key(query: Query, here: Plan, dimension: Dimension) -> CompoundSelect[int]:
     """Count inferences by the values of a single-valued key, from its side table."""
     assert not isinstance(dimension, InTime)
     rows = Rows(query, here, dimension.operand)
@@ -399,7 +398,7 @@ def by_one_key(query: Query, here: DrivingIndex, dimension: Dimension) -> Compou
     return union_all(select(groups.c.g0, groups.c.n), nobody)
 
 
-def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
+def by_label(query: Query, here: Plan) -> Select[Any]:
     """Count inferences by the labels of their predictions, each inference once per label.
 
     The index has the predictions of a label together: sorting them by inference, label by label,
@@ -413,7 +412,7 @@ def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
     )
 
 
-def without_label(query: Query, here: DrivingIndex) -> Select[Any]:
+def without_label(query: Query, here: Plan) -> Select[Any]:
     """Count inferences without a labelled prediction.
 
     It is a statement of its own, so that several processes can count the labels.

@@ -25,7 +25,7 @@ from inference_store.query.deadline import (
     split_unbroken,
 )
 from inference_store.query.filters.typed import Kind
-from inference_store.query.matching import Query, find_pieces, split_models
+from inference_store.query.plan import Query, find_pieces, split_models
 from inference_store.query.preparation import UnknownKeys
 from inference_store.query.search import Search
 

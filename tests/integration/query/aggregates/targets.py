@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.registrations import Registration
-from inference_store.query.matching import Query
+from inference_store.query.plan import Query
 from inference_store.query.preparation import QueryRequest, prepare
 
 

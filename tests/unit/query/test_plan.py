@@ -7,28 +7,27 @@ from uuid import UUID
 import pytest
 
 from inference_store.query.deadline import ScanRange, span_around, split_unbroken
-from inference_store.query.driving import (
+from inference_store.query.explain import MOST_STEPS, Recording, recording, summarize_plan
+from inference_store.query.plan import (
     MOST_JOINED,
-    DrivingIndex,
-    choose_next_driver,
+    Plan,
     group_by_joins,
     settings_for,
 )
-from inference_store.query.explain import MOST_STEPS, Recording, recording, summarize_plan
 from inference_store.query.properties import OPERATORS, find_operator, like_prefix
 from tests.unit.query.operator_meanings import holds
 
 _SCOPE = ScanRange(1, UUID(int=1), UUID(int=2))
-_ALONE = DrivingIndex(_SCOPE)
-_SHORT = DrivingIndex(_SCOPE, (3, 100), 100)
+_ALONE = Plan(_SCOPE)
+_SHORT = Plan(_SCOPE, (3, 100), 100)
 
 
-def _make_long_index(lists: int) -> DrivingIndex:
-    return DrivingIndex(_SCOPE, (100,) * lists, 100)
+def _make_long_index(lists: int) -> Plan:
+    return Plan(_SCOPE, (100,) * lists, 100)
 
 
 def test_the_hashes_of_a_statement_share_its_memory() -> None:
-    cases: list[tuple[list[DrivingIndex], str | None]] = [
+    cases: list[tuple[list[Plan], str | None]] = [
         ([_ALONE, _SHORT], None),
         ([_make_long_index(2)], "256MB"),
         ([_make_long_index(2), _SHORT, _make_long_index(3)], "85MB"),
@@ -51,22 +50,6 @@ def test_few_pieces_are_joined_by_a_statement() -> None:
     ]
     assert all(sum(piece.joins > 0 for piece in some) <= MOST_JOINED for some in groups)
     assert list(group_by_joins([])) == []
-
-
-def test_counts_very_short_lists_first() -> None:
-    cases: list[tuple[list[tuple[int, ...]], int | None]] = [
-        ([], None),
-        ([(3, 8_000)], 0),
-        # the shortest of two; one that is long in a single piece is none
-        ([(200, 8_000, 3), (0, 8_000, 250)], 0),
-        ([(200, 3, 9), (0, 8_000, 1)], 2),
-        ([(255, 8_000), (256, 8_000)], None),
-        # nothing is known of one of the pieces
-        ([(3, 8_000), ()], None),
-    ]
-    for sizes, expected in cases:
-        indexes = [DrivingIndex(_SCOPE, of_piece, 8_000) for of_piece in sizes]
-        assert choose_next_driver(indexes) == expected, sizes
 
 
 _HOLED = [ScanRange(1, UUID(int=lo), UUID(int=lo + 1)) for lo in (1, 2, 4, 5, 6, 9)]
