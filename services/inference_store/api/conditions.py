@@ -299,10 +299,6 @@ class Models(Body):
         return self
 
 
-class ConditionsAcross(Models, Conditions):
-    """Which inferences of which models; everything that is given must hold."""
-
-
 class InferenceQueryAcross(Models, InferenceQuery):
     """A page of the inferences of several models."""
 

@@ -61,6 +61,8 @@ class InferenceCount(Explained):
     """How many inferences match."""
 
     count: int = Field(examples=[17])
+    margin: int | None = None
+    """How far the exact number may be from `count`, 95 times of 100; null: `count` is exact."""
     warnings: list[str]
 
 

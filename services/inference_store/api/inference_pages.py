@@ -211,7 +211,8 @@ async def resolve_page_sort(
     """Resolve the order of a page: random for a sample. Raises as `resolve_sort` does."""
     if body.sample is not None:
         return Sort(descending=False, order=AtRandom(body.sample.seed))
-    return await resolve_sort(connection, models, body.sort, kind=find_family(body.cursor))
+    how: Any = {"kind": find_family(body.cursor), "unknown_keys": body.unknown_keys}
+    return await resolve_sort(connection, models, body.sort, **how)
 
 
 def compute_fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:

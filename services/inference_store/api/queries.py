@@ -13,9 +13,11 @@ from starlette.responses import Response
 from inference_store.access.rights import Right
 from inference_store.index import unsettled
 from inference_store.index.registrations import Registration
+from inference_store.inference.field_docs import Flag
 from inference_store.query.aggregates import Aggregated, aggregate
 from inference_store.query.aggregates.aggregation import Aggregation
-from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import Deadline, OutOfTime
+from inference_store.query.estimate import estimate_count
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
 from inference_store.query.overview import Overview, read_overview
@@ -27,7 +29,6 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import (
     Conditions,
-    ConditionsAcross,
     InferenceLink,
     InferenceQuery,
     InferenceQueryAcross,
@@ -74,6 +75,18 @@ class InferenceAggregate(Aggregation, Conditions):
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
 
+class CountQuery(Conditions):
+    """Which inferences to count; everything that is given must hold."""
+
+    estimate: Flag = False
+    """Whether an estimate from a sample is enough if the exact number takes more than half a
+    second; `margin` says how exact it is."""
+
+
+class CountQueryAcross(Models, CountQuery):
+    """Which inferences of which models to count; everything that is given must hold."""
+
+
 class AggregateAcross(Models, InferenceAggregate):
     """The same across models: all that the caller may read, or fewer."""
 
@@ -90,6 +103,7 @@ _NARROW = {  # by whether it is of the model of a path
     True: "The query took too long: narrow received_at, or add a more selective condition.",
     False: "The query took too long: narrow received_at, ask fewer models, or add a condition.",
 }
+_BEFORE_ESTIMATE_SECONDS = 0.5
 _NARROW_AGGREGATE = (
     "The aggregate took too long: narrow received_at, add a more selective condition, or ask"
     " for fewer measures at once. Counts by one metadata key or by time are the fastest."
@@ -115,9 +129,9 @@ async def list_inferences(
 
 @router.add(f"POST {INFERENCES}/count", Right.READ, "Count inferences", *_REFUSALS)
 async def count_inferences(
-    model_id: ModelId, body: Conditions, connection: Querying, access: Asking
+    model_id: ModelId, body: CountQuery, connection: Querying, access: Asking
 ) -> Answer[InferenceCount]:
-    """How many inferences satisfy every condition, exactly."""
+    """How many inferences satisfy every condition: exactly, or within a margin if that is asked."""
     return await _answer_count(connection, access, body, model_id)
 
 
@@ -134,9 +148,10 @@ async def query_across(
 
 @router.add("POST /inferences/count", _SOME, "Count inferences of several models", *_REFUSALS)
 async def count_across_models(
-    body: ConditionsAcross, connection: Querying, access: Asking
+    body: CountQueryAcross, connection: Querying, access: Asking
 ) -> Answer[InferenceCount]:
-    """How many inferences of several models satisfy every condition, exactly."""
+    """How many inferences of several models satisfy every condition: exactly, or within a margin if
+    that is asked."""
     return await _answer_count(connection, access, body)
 
 
@@ -182,12 +197,19 @@ async def _answer_query(
 
 
 async def _answer_count(
-    connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None = None
+    connection: AsyncConnection, access: Access, body: CountQuery, model_id: str | None = None
 ) -> Answer[InferenceCount]:
-    narrow = _NARROW[model_id is not None]
+    narrow, margin = _NARROW[model_id is not None], None
     async with _asking(connection, access, body, model_id, "count", narrow) as asked:
-        number = await count(connection, asked.query, deadline=asked.deadline)
-    return Answer(InferenceCount(count=number, **asked.members))
+        query, deadline = asked.query, asked.deadline
+        try:
+            until = deadline.soon(_BEFORE_ESTIMATE_SECONDS) if body.estimate else deadline
+            number = await count(connection, query, deadline=until)
+        except OutOfTime:
+            if not body.estimate:
+                raise
+            number, margin = await estimate_count(connection, query, deadline=deadline)
+    return Answer(InferenceCount(count=number, margin=margin or None, **asked.members))
 
 
 async def _answer_aggregate(

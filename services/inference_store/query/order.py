@@ -282,6 +282,8 @@ class MissingValue(Condition):
 # Resolves `sort`: `-received_at`, `frame_number`, `-metadata.width`, `inference.width`,
 # `tag:string`; or a distance: `distance(location, POINT(13.4 52.5))`.
 
+_NOWHERE: Final = 0
+"""No metadata key has this integer."""
 EXAMPLE: Final = "distance(location, POINT(13.4 52.5))"
 PATH: Final = "sort"
 _CALL: Final = re.compile(r"\s*distance\s*\(", re.IGNORECASE)
@@ -309,10 +311,15 @@ class Sort:
 
 
 async def resolve_sort(
-    connection: AsyncConnection, models: Models, sort: str, *, kind: Family | None = None
+    connection: AsyncConnection,
+    models: Models,
+    sort: str,
+    *,
+    kind: Family | None = None,
+    unknown_keys: str = "refuse",
 ) -> Sort:
     """Resolve the order of that name; `kind`: the family that a key was sorted by on the page
-    before.
+    before; `unknown_keys`: `empty` if such a key is one that no inference has a value of.
 
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
@@ -347,6 +354,9 @@ async def resolve_sort(
         if own in PROPERTIES:
             message = f"{own!r} is a property, which has one type: leave out `:{kind_of_key}`"
             raise UnknownKey.of(PATH, message, [own])
+        if unknown_keys == "empty":
+            warning = f"No inference has the metadata key {key!r} to sort by."
+            return Sort(descending, ByKey(_NOWHERE, "number", False, descending), (warning,))
         raise await _refuse_unknown(connection, models, key)
     family, warnings = _choose_family(stored, typed, kind)
     return Sort(descending, ByKey(stored.key, family, stored.many, descending), warnings)

@@ -165,6 +165,8 @@ _JOINING: Final[Mapping[str, str]] = MappingProxyType(
 SUBTRACTING: Final[Mapping[str, str]] = MappingProxyType(
     {**_JOINING, "enable_parallel_hash": "off", "work_mem": "32MB"}
 )
+# Too little memory for Postgres to hash all that a test of one inference would find of the others.
+ONE_BY_ONE: Final[Mapping[str, str]] = MappingProxyType({"work_mem": "64kB"})
 # The memory that the hashes of a statement share; a hash that gets too little spills to files.
 _HASHES_MB, _LEAST_MB = 256, 4
 

@@ -58,6 +58,7 @@ from .filters import typed
 from .order import Order
 from .plan import (
     FEW,
+    ONE_BY_ONE,
     SUBTRACTING,
     WORKERS,
     Hit,
@@ -84,8 +85,6 @@ _LONGEST_SCAN = 64
 # A scan this many times as long as the first costs no more than the two lists of a partition.
 _LONGEST_DETOUR = 4
 _LEAST_SCAN = 50
-# Too little memory for Postgres to hash all that a test of one inference would find of the others.
-_ONE_BY_ONE: Final[Mapping[str, str]] = MappingProxyType({"work_mem": "64kB"})
 # The seconds that counting a list over many partitions may take: a short one takes a tenth.
 _SOON = 0.05
 # A scan that found so many has passed no short list.
@@ -325,7 +324,7 @@ async def _scan_stride(
         lambda plan: _select_stride(search, plan.scan_range, ordered, share),
         "scan in order of time",
         until if len(run) == 1 else until.part(0.5),
-        settings=_ONE_BY_ONE,
+        settings=ONE_BY_ONE,
     )
     ends = [hit.uid for _, hit in found if hit.value]
     if ends and search.descending:

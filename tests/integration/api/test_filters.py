@@ -82,6 +82,9 @@ async def test_refusals_point_to_the_fault(api: Api) -> None:
         assert answer.status_code == 422, answer.text[:500]
     body = {"filter": "nothing = 1 OR frame_number = 3", "unknown_keys": "empty"}
     assert await api.find_ids(**body) == ["id-3"]
+    page = await api.ask(_QUERY, {"sort": "nothing", "unknown_keys": "empty", "limit": 2})
+    assert "'nothing' to sort by" in page["warnings"][0]
+    assert (len(page["items"]), page["next"] is None) == (2, False)
 
 
 async def test_cursor_depends_on_the_filter_but_not_its_spelling(api: Api) -> None:

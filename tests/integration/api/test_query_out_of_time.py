@@ -9,6 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import Select, select
 
+from inference_store.api import queries
 from inference_store.api.http import read_in_thread
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
@@ -135,6 +136,27 @@ async def test_busy_api_is_not_a_query_timeout(api: Api, monkeypatch: pytest.Mon
         assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#busy"), what
         assert int(answer.headers["Retry-After"]) > 0, what
     assert _count_timeouts() == before
+
+
+async def test_estimates_a_count_that_takes_too_long(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few inferences are all tested, and the number is exact; of many a sample stands for all."""
+    everything, half = 400, {"filter": "MOD = 0", "estimate": True}
+    await api.store(
+        *(NewInference(f"id-{n}", at(0), [("MOD", "int", n % 2)]) for n in range(everything))
+    )
+    for path in (f"{_PATH}/count", "/v1/inferences/count"):
+        exact = await api.ask(path, half)
+        assert (exact["count"], exact["margin"]) == (everything // 2, None)
+        with monkeypatch.context() as hurried:
+            hurried.setattr(queries, "_BEFORE_ESTIMATE_SECONDS", 0)
+            about = await api.ask(path, half)
+            assert 0 < about["margin"] < everything
+            assert 0 <= about["count"] <= everything
+            rare = {"filter": "MOD = 0", "received_at": {"to": "2000-01-01T00:00:00Z"}}
+            nothing = await api.ask(path, rare | {"estimate": True})
+            assert (nothing["count"], nothing["margin"]) == (0, None)
 
 
 async def _keep_busy(clock: StoppedClock) -> None:

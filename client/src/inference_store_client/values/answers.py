@@ -82,6 +82,8 @@ class InferenceCount:
     """How many inferences match."""
 
     count: int
+    margin: int | None = None
+    """How far the exact number may be from it, 95 times of 100; None: it is exact."""
     warnings: tuple[str, ...]
     resolved: tuple[ResolvedTime, ...] | None = None
 
