@@ -62,7 +62,7 @@ class InferenceCount(Explained):
 
     count: int = Field(examples=[17])
     margin: int | None = None
-    """How far the exact number may be from `count`, 95 times of 100; null: `count` is exact."""
+    """Only of an estimate: how far the exact number may be from `count`, 95 times of 100."""
     warnings: list[str]
 
 

@@ -199,7 +199,7 @@ async def _answer_query(
 async def _answer_count(
     connection: AsyncConnection, access: Access, body: CountQuery, model_id: str | None = None
 ) -> Answer[InferenceCount]:
-    narrow, margin = _NARROW[model_id is not None], None
+    narrow = _NARROW[model_id is not None]
     async with _asking(connection, access, body, model_id, "count", narrow) as asked:
         query, deadline = asked.query, asked.deadline
         try:
@@ -209,7 +209,8 @@ async def _answer_count(
             if not body.estimate:
                 raise
             number, margin = await estimate_count(connection, query, deadline=deadline)
-    return Answer(InferenceCount(count=number, margin=margin or None, **asked.members))
+            asked.members.update({"margin": margin} if margin else {})
+    return Answer(InferenceCount(count=number, **asked.members))
 
 
 async def _answer_aggregate(

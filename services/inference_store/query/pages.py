@@ -203,7 +203,7 @@ async def _merge(  # noqa: PLR0917
         return search.select_first(plan.scan_range, matches, search.limit)
 
     found = await search.read(plans, select_first, what, deadline)
-    both = [*search.hits, *(hit._replace(value=add_time_zone(hit.value)) for _, hit in found)]
+    both = [*search.hits, *(hit._replace(value=add_time_zone(hit.value)) for hit in found)]
     search.hits = search.sort_hits(both)[: search.limit]
 
 

@@ -332,21 +332,15 @@ async def iterate_plans(
     for group in split_groups(leave_out(parts, known), query.group):
         for plans in group_by_joins(await choose_plans(connection, query, group, deadline)):
             for some in await split_apart(connection, plans):
-                yield [plan for _, plan in some]
+                yield some
 
 
-async def split_apart(
-    connection: AsyncConnection, plans: Sequence[Plan]
-) -> list[list[tuple[int, Plan]]]:
-    """Return the parts of each statement, with their numbers: all; on Citus, of several models, a
-    few parts of one model each."""
+async def split_apart(connection: AsyncConnection, plans: Sequence[Plan]) -> list[Sequence[Plan]]:
+    """Return the parts of each statement: all; on Citus, of several models, a few parts of one
+    model each."""
     if not (plans and await reads_apart(connection, plans[0].scan_range)):
-        return [list(enumerate(plans))]
-    apart = [
-        (n, replace(plan, scan_range=one))
-        for n, plan in enumerate(plans)
-        for one in plan.scan_range.split()
-    ]
+        return [plans] if plans else []
+    apart = [replace(plan, scan_range=one) for plan in plans for one in plan.scan_range.split()]
     return [apart[start : start + GROUP] for start in range(0, len(apart), GROUP)]
 
 

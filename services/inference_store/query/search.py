@@ -148,10 +148,10 @@ class Search:
         return sorted(hits, key=key, reverse=self.descending)
 
     def sort_rows(self, rows: Any) -> Any:
-        """Return the rows, of uids and values, in the order of the search."""
-        *_, uid, value = rows.selected_columns if self.order else (*rows.selected_columns, None)
-        keys = (uid,) if value is None else (value, uid)
-        return rows.order_by(*(key.desc() if self.descending else key.asc() for key in keys))
+        """Return the rows, which have a `uid` and perhaps a `value`, in the order of the search."""
+        names = ("uid",) if self.order is None else ("value", "uid")
+        keys = (rows.selected_columns[name] for name in names)
+        return rows.order_by(*(key.desc() if self.descending else key for key in keys))
 
     def select_first(self, scan_range: ScanRange, rows: Select[Any], most: int) -> Select[Any]:
         """Select the first rows of a range in order, of all its models."""
@@ -166,49 +166,41 @@ class Search:
         select_rows: Callable[[Plan], Any],
         what: str,
         deadline: Deadline,
-        *,
-        limit: int | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
-    ) -> list[tuple[int, Hit]]:
-        """Return the hits that are selected of each part by one statement, with the part's index.
+    ) -> list[Hit]:
+        """Return the hits that are selected of each part, by one statement, in no order.
 
         Of each part a uid is selected, behind its model if they are several, and perhaps a value.
-        With a `limit` a part is read only if those before it have fewer rows. Raises OutOfTime.
-        `settings` of Postgres are beside those of the plans.
+        `settings` of Postgres are beside those of the plans. Raises OutOfTime.
         """
-        found: list[tuple[int, Hit]] = []
-        if not plans:
-            return found
-        if await reads_apart(self.connection, plans[0].scan_range):
-            limit = None  # each model has rows of the same part
+        found: list[Hit] = []
         for some in await split_apart(self.connection, plans):
-            ways = dict.fromkeys(plan.way for _, plan in some)
+            ways = dict.fromkeys(plan.way for plan in some)
             rows = await fetch(
                 self.connection,
-                partial(_unite, some, select_rows, limit),
+                partial(_unite, some, select_rows),
                 deadline,
                 large=self.query.large,
                 what=f"{what} ({', '.join(ways)})",
-                settings={**settings_for([plan for _, plan in some]), **settings},
+                settings={**settings_for(some), **settings},
             )
-            if some[0][1].scan_range.is_of_several:
-                found += [(row[0], Hit(*row[1:])) for row in rows]
-            else:
-                models = [plan.scan_range.model for _, plan in some]
-                found += [(some[row[0]][0], Hit(models[row[0]], *row[1:])) for row in rows]
+            for row in rows:
+                part, values = (row[0], row[1:]) if len(some) > 1 else (0, row)
+                here = some[part].scan_range
+                own = () if here.is_of_several else (here.model,)
+                found.append(Hit(*own, *values))
         return found
 
 
-def _unite(
-    plans: Sequence[tuple[int, Plan]], select_rows: Callable[[Plan], Any], limit: int | None
-) -> Select[Any]:
-    """Each part is planned by its own statistics, and each row names its part."""
+def _unite(plans: Sequence[Plan], select_rows: Callable[[Plan], Any]) -> Any:
+    """Each part is planned by its own statistics, and each row names its part, if they are many."""
+    if len(plans) == 1:
+        return select_rows(plans[0])
     parts = []
-    for index, (_, plan) in enumerate(plans):
+    for index, plan in enumerate(plans):
         rows = select_rows(plan).subquery()
         parts.append(select(literal(index, Integer).label("part"), *rows.c))
-    together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
-    return select(*together.c).limit(limit)
+    return union_all(*parts)
 
 
 # In order of time.
@@ -239,10 +231,7 @@ async def find_by_time(
         ahead=ahead,
     )
     try:
-        parts: Sequence[ScanRange] = await find_pieces(connection, query)
-        if query.conditions:
-            parts = await _scan(search, parts)
-        await _follow(search, parts)
+        await _follow(search, await _scan(search, await find_pieces(connection, query)))
     except OutOfTime:
         if search.searched is None:
             raise
@@ -260,14 +249,13 @@ async def _scan(search: Search, parts: Sequence[ScanRange]) -> Sequence[ScanRang
     """Test inference after inference, and return the parts not searched yet.
 
     If no index can drive the query, there is only the scan, in strides that grow: after any of them
-    time may run out, and the page has the matches so far. An index that has all matches in order is
-    read over many partitions at once.
+    time may run out, and the page has the matches so far. What needs no test, because an index has
+    all matches in order, is read over many partitions at once.
     """
-    query, size, most = search.query, 1, GROUP
+    query, size, most, scanned = search.query, 1, GROUP, 0
     shortest = length = search.scan * (1 if query.is_driven else _UNDRIVEN)
-    scanned = 0
     ordered = next(filter(_is_ordered, query.conditions), None)
-    is_whole = len(query.conditions) == 1 and ordered is not None and not query.marks
+    is_whole = len(query.conditions) == int(ordered is not None) and not query.marks
     if is_whole:
         most = query.wide
     # with other conditions, or several models, it is unknown which one is rare: the scan goes on
@@ -276,7 +264,11 @@ async def _scan(search: Search, parts: Sequence[ScanRange]) -> Sequence[ScanRang
     while parts and search.missing > 0:
         run = take_unbroken(parts, size)
         try:
-            stride = await _scan_stride(search, run, ordered, None if is_whole else length)
+            if search.ahead and is_whole and not (query.conditions or search.hits):
+                run = run[:1]
+                stride = await _read_ahead(search, search.ahead, run[0])
+            else:
+                stride = await _scan_stride(search, run, ordered, None if is_whole else length)
         except OutOfTime:
             if len(run) == 1:
                 raise
@@ -326,12 +318,12 @@ async def _scan_stride(
         until if len(run) == 1 else until.part(0.5),
         settings=ONE_BY_ONE,
     )
-    ends = [hit.uid for _, hit in found if hit.value]
+    ends = [hit.uid for hit in found if hit.value]
     if ends and search.descending:
         here = here.clip(max(ends), HIGHEST)
     elif ends:
         here = here.clip(LOWEST, UUID(int=min(ends).int + 1))
-    hits = [Hit(hit.model, hit.uid) for _, hit in found if not hit.value]
+    hits = [Hit(hit.model, hit.uid) for hit in found if not hit.value]
     _take(search, [hit for hit in hits if here.lo <= hit.uid < here.hi], here)
     return here
 
@@ -345,20 +337,19 @@ def _select_stride(
         entries = ordered.uids(here)
     [uid] = entries.selected_columns
     others = [one for one in search.query.conditions if one is not ordered]
-    matches = entries.where(*test_each(search.query, others, here, uid))
+    matches = entries.add_columns(false().label("is_end"))
+    matches = matches.where(*test_each(search.query, others, here, uid))
     if share is None:
-        rows = search.select_first(here, matches, search.missing).subquery()
-        return select(*rows.c, false().label("is_end"))
+        return search.select_first(here, matches, search.missing)
     last = search.sort_rows(entries).limit(1).offset(share - 1)
     ends = search.sort_rows(read_each(here, last)).limit(1).cte()
-    *_, end = ends.c
-    kind = UUID_TYPE(as_uuid=True)
     bound = func.coalesce(
-        select(end).scalar_subquery(), bind_one(here.lo if search.descending else here.hi, kind)
+        select(ends.c.uid).scalar_subquery(),
+        bind_one(here.lo if search.descending else here.hi, UUID_TYPE(as_uuid=True)),
     )
     matches = matches.where(uid >= bound if search.descending else uid <= bound)
-    rows = search.select_first(here, matches, search.missing).subquery()
-    return union_all(select(*rows.c, false().label("is_end")), select(*ends.c, true()))
+    rows = search.select_first(here, matches, search.missing)
+    return union_all(rows, select(*ends.c, true()))
 
 
 async def _follow(search: Search, parts: Sequence[ScanRange]) -> None:
@@ -366,20 +357,21 @@ async def _follow(search: Search, parts: Sequence[ScanRange]) -> None:
     the page is full."""
     query = search.query
     is_apart = await reads_apart(search.connection, query.scan_range)
-    # else the scan has found more than a short list would have there
     lists, _ = split_driving(query.conditions)
     is_cheap = bool(lists) and all(one.scans == 1 for one in lists) and not is_apart
+    # else the scan has found more than a short list would have there
     may_be_short = is_cheap and len(search.hits) < _SOME_HITS
     for run in split_unbroken(parts, query.wide) if may_be_short else [parts]:
         if may_be_short and search.missing > 0 and await _read_short(search, run):
             continue
         for group in split_growing(run, 1 if is_apart else query.group):
             try:
-                is_read = await _follow_group(search, group)
+                await _read_group(search, group)
             except OutOfTime:
-                is_read = False  # there may be time for the nearest ones
-            for part in () if is_read else group:
-                await _follow_group(search, [part])
+                if len(group) == 1:
+                    raise
+                for part in group:  # there may be time for the nearest ones
+                    await _read_group(search, [part])
 
 
 async def _read_short(search: Search, run: Sequence[ScanRange]) -> bool:
@@ -392,52 +384,22 @@ async def _read_short(search: Search, run: Sequence[ScanRange]) -> bool:
         )
         if plan.shortest is None:
             return False
-        found = [] if plan.empty else await _read_plans(search, [plan], deadline)
+        hits = [] if plan.empty else await _read_plans(search, [plan], deadline)
     except OutOfTime:
         return False
-    _take(search, [hit for _, hit in found], here)
+    _take(search, hits, here)
     search.came_on = True
     return True
 
 
-async def _follow_group(search: Search, group: Sequence[ScanRange]) -> bool:
-    """Read the first hits in these partitions; False: those of several partitions may be wrong."""
+async def _read_group(search: Search, group: Sequence[ScanRange]) -> None:
+    """Read the first hits in these partitions, each by the list that is best there."""
     if search.missing <= 0:
-        return True
-    query = search.query
+        return
     deadline = search.until if len(group) == 1 else search.until.part(0.5)
-    everything = not (query.conditions or query.marks)
-    if search.ahead and everything and not search.hits and len(group) == 1:
-        hits: list[Hit] | None = await _read_ahead(search, search.ahead, group[0], deadline)
-    else:
-        hits = await _read_first(search, group, deadline)
-    if hits is None:
-        return False
-    _take(search, hits, span_around(group))
-    search.came_on = True
-    return True
-
-
-async def _read_first(
-    search: Search, group: Sequence[ScanRange], deadline: Deadline
-) -> list[Hit] | None:
-    """Return the first hits, from no more partitions than fill the page.
-
-    None: those of several partitions may be wrong.
-    """
     plans = await _choose(search, group, deadline)
-    if not plans:
-        return []
-    found = await _read_plans(search, plans, deadline, limit=search.missing)
-    hits = [hit for _, hit in found]
-    wrong = hits != search.sort_hits(hits)[: search.missing]
-    if not wrong and len(hits) == search.missing:
-        # they are empty, or were never read: a later part filled the page
-        read = {part for part, _ in found}
-        silent = [plans[part] for part in range(max(read)) if part not in read]
-        wrong = bool(silent and await _read_plans(search, silent, deadline, limit=1))
-    # UNION ALL returned its parts in another order, so LIMIT took the wrong rows.
-    return None if len(group) > 1 and wrong else hits
+    _take(search, await _read_plans(search, plans, deadline), span_around(group))
+    search.came_on = True
 
 
 async def _choose(search: Search, ranges: Sequence[ScanRange], deadline: Deadline) -> list[Plan]:
@@ -455,30 +417,25 @@ async def _choose(search: Search, ranges: Sequence[ScanRange], deadline: Deadlin
     return plans
 
 
-async def _read_plans(
-    search: Search, plans: Sequence[Plan], deadline: Deadline, limit: int | None = None
-) -> list[tuple[int, Hit]]:
-    query, most = search.query, search.missing if limit is None else limit
-
+async def _read_plans(search: Search, plans: Sequence[Plan], deadline: Deadline) -> list[Hit]:
     def select_matches(plan: Plan) -> Select[Any]:
-        return search.select_first(plan.scan_range, build_matches(query, plan, first=True), most)
+        matches = build_matches(search.query, plan, first=True)
+        return search.select_first(plan.scan_range, matches, search.missing)
 
-    what = "let an index lead" if query.is_driven else "read in order of time"
-    return await search.read(plans, select_matches, what, deadline, limit=limit)
+    return await search.read(plans, select_matches, "let an index lead", deadline)
 
 
-async def _read_ahead(
-    search: Search, ahead: Ahead, here: ScanRange, deadline: Deadline
-) -> list[Hit]:
+async def _read_ahead(search: Search, ahead: Ahead, here: ScanRange) -> ScanRange:
     """Read the first inferences of the only model in one round trip: the most frequent page."""
     rows = await fetch(
         search.connection,
-        ahead.statement(newest_first=search.query.newest_first),
-        deadline,
+        ahead.statement(newest_first=search.descending),
+        search.until,
         plain=True,
         parameters={"model": here.model, "lo": here.lo, "hi": here.hi, "most": search.missing},
     )
-    return [Hit(here.model, uid) for uid in ahead.take(rows)]
+    _take(search, [Hit(here.model, uid) for uid in ahead.take(rows)], here)
+    return here
 
 
 async def _keep_parts_with_matches(

@@ -148,7 +148,7 @@ async def test_estimates_a_count_that_takes_too_long(
     )
     for path in (f"{_PATH}/count", "/v1/inferences/count"):
         exact = await api.ask(path, half)
-        assert (exact["count"], exact["margin"]) == (everything // 2, None)
+        assert exact == {"count": everything // 2, "warnings": []}
         with monkeypatch.context() as hurried:
             hurried.setattr(queries, "_BEFORE_ESTIMATE_SECONDS", 0)
             about = await api.ask(path, half)
@@ -156,7 +156,7 @@ async def test_estimates_a_count_that_takes_too_long(
             assert 0 <= about["count"] <= everything
             rare = {"filter": "MOD = 0", "received_at": {"to": "2000-01-01T00:00:00Z"}}
             nothing = await api.ask(path, rare | {"estimate": True})
-            assert (nothing["count"], nothing["margin"]) == (0, None)
+            assert nothing == {"count": 0, "warnings": []}
 
 
 async def _keep_busy(clock: StoppedClock) -> None:

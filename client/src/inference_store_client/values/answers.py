@@ -83,7 +83,7 @@ class InferenceCount:
 
     count: int
     margin: int | None = None
-    """How far the exact number may be from it, 95 times of 100; None: it is exact."""
+    """Only of an estimate: how far the exact number may be from it, 95 times of 100."""
     warnings: tuple[str, ...]
     resolved: tuple[ResolvedTime, ...] | None = None
 
