@@ -42,7 +42,9 @@ def start_service(stack: ExitStack, name: str, environment: Mapping[str, str]) -
 def start_api(stack: ExitStack, dsn: str, s3: S3, bucket: str = BUCKET, **settings: str) -> Served:
     """Start an api, which ends with the stack, and wait until it is ready."""
     port = str(free_port())
-    environment = service_environment(dsn, NOBODY, s3, bucket, API_PORT=port, **settings)
+    # as it is by default, and not as tests have it
+    settings = {"API_PORT": port, "QUERY_TIMEOUT_SECONDS": "10"} | settings
+    environment = service_environment(dsn, NOBODY, s3, bucket, **settings)
     service = start_service(stack, "api", environment)
     return Served(f"http://127.0.0.1:{port}", service.process.pid)
 

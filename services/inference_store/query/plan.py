@@ -31,7 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import inference
 
 from .conditions.combination import OfKey
-from .conditions.condition import Condition, exists, match_all, split_driving
+from .conditions.condition import Condition, Either, exists, match_all, split_driving
 from .deadline import (
     GROUP,
     HIGHEST,
@@ -366,13 +366,14 @@ async def choose_plans(
     most: int = FEW,
     some: int = SOME,
     alone: bool = False,
+    cheap_only: bool = False,
 ) -> list[Plan]:
     """Count the lists of each range, up to `most`, and return how each is read.
 
     A single list is counted only if `alone`; three or more long ones are counted again, up to
-    `some`. Lists of one index scan are counted first: where one is very short, the others are not,
-    for counting locations or inferences with a key takes longer than testing a few. Raises
-    OutOfTime.
+    `some`. Lists of one index scan are counted first: where one is very short, or with
+    `cheap_only`, the others are not, for counting locations or inferences with a key takes longer
+    than testing a few. Raises OutOfTime.
     """
     driving, _ = split_driving(query.conditions)
     is_apart = await reads_apart(connection, query.scan_range)  # it would double the statements
@@ -402,6 +403,8 @@ async def choose_plans(
     cheap = [index for index in every if driving[index].scans == 1]
     if len(cheap) < len(driving):
         await count_some(cheap, ranges, most)
+    if cheap_only and cheap and counted:
+        return [counted[scan_range] for scan_range in ranges]
     # the other lists only in ranges in which none of these is very short
     rest = [place for place in ranges if place not in counted or not counted[place].is_very_short]
     await count_some(every, rest, most)
@@ -413,7 +416,7 @@ async def choose_plans(
 
 def _select_sizes(driving: Sequence[Condition], ranges: Sequence[ScanRange], most: int) -> Any:
     lists = [
-        read_each(scan_range, _select_list(condition, scan_range).limit(most)).limit(most)
+        read_each(scan_range, _select_some(condition, scan_range).limit(most)).limit(most)
         for scan_range in ranges
         for condition in driving
     ]
@@ -425,6 +428,18 @@ def _select_sizes(driving: Sequence[Condition], ranges: Sequence[ScanRange], mos
             for number, uids in enumerate(lists)
         )
     )
+
+
+def _select_some(condition: Condition, scan_range: ScanRange) -> Select[Any]:
+    """Select the list, some of it perhaps twice, so that counting can end before all is read."""
+    match condition:
+        case Either(parts):
+            lists: Any = union_all(*(_select_some(part, scan_range) for part in parts))
+        case OfKey():
+            lists = union_all(*condition.rows(scan_range))
+        case _:
+            return _select_list(condition, scan_range)
+    return select(lists.subquery().c.uid)
 
 
 def choose_next_most(plans: Sequence[Plan]) -> int:

@@ -358,7 +358,7 @@ async def _follow(search: Search, parts: Sequence[ScanRange]) -> None:
     query = search.query
     is_apart = await reads_apart(search.connection, query.scan_range)
     lists, _ = split_driving(query.conditions)
-    is_cheap = bool(lists) and all(one.scans == 1 for one in lists) and not is_apart
+    is_cheap = any(one.scans == 1 for one in lists) and not is_apart
     # else the scan has found more than a short list would have there
     may_be_short = is_cheap and len(search.hits) < _SOME_HITS
     for run in split_unbroken(parts, query.wide) if may_be_short else [parts]:
@@ -377,7 +377,7 @@ async def _follow(search: Search, parts: Sequence[ScanRange]) -> None:
 async def _read_short(search: Search, run: Sequence[ScanRange]) -> bool:
     """Read the hits of several partitions at once; False: no list is short there."""
     here, deadline = span_around(run), search.until.part(0.5)
-    how: Any = {"some": FEW, "alone": True}
+    how: Any = {"some": FEW, "alone": True, "cheap_only": True}
     try:
         [plan] = await choose_plans(
             search.connection, search.query, [here], deadline.soon(_SOON), **how
