@@ -186,5 +186,5 @@ async def build_query(
         nothing=condition == NOTHING,
         size=comparisons_in(whole),
         spans=extent.spans if extent else None,
-        wanted=compile_wanted(whole, names.compiled_by(compile_condition)),
+        wanted=compile_wanted(whole, names),
     )

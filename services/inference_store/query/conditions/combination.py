@@ -2,9 +2,9 @@
 an inference has a key."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import (
     Boolean,
@@ -52,10 +52,6 @@ NO_LABEL = 0
 """No label has this integer."""
 
 
-Compile: TypeAlias = Callable[..., Condition]
-"""`compile_condition`: to the condition that a predicate is true, or (`when` False) false."""
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
     """The integers of a filter's names; no inference has a name that is not among them."""
@@ -63,18 +59,14 @@ class Names:
     labels: Mapping[str, int] = field(default_factory=dict)
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """The metadata keys `longitude` and `latitude`."""
-    compile: Compile | None = field(default=None, compare=False, repr=False)
-    """Compiles the predicates inside values and conditions."""
     _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
-
-    def compiled_by(self, compile: Compile) -> "Names":
-        """Return the same names, with the function that compiles inner predicates."""
-        return self if self.compile is not None else replace(self, compile=compile)
 
     def condition_of(self, predicate: typed.Predicate, *, when: bool = True) -> Condition:
         """Compile a predicate inside what is being compiled."""
-        assert self.compile is not None
-        return self.compile(predicate, self, when=when)
+        # The two need each other: a value may be made of a condition.
+        from .compiled import compile_condition  # noqa: PLC0415
+
+        return compile_condition(predicate, self, when=when)
 
     def bind_one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
         """Return a value as a parameter; equal values share one parameter."""
@@ -89,15 +81,9 @@ class Names:
         """Return a constant as a parameter."""
         return self.bind_one(constant.value, TYPES[constant.kind])
 
-    def constants(self, items: Sequence[typed.Constant], kind: typed.Kind) -> Any:
-        """Return constants of one kind as a list."""
-        return self.bind_many([item.value for item in items], TYPES[kind])
-
     def number(self, number: Decimal | float) -> ColumnElement[Any]:
         """Return an exact number as a parameter; a double by its shortest spelling."""
-        return self.bind_one(
-            number if isinstance(number, Decimal) else Decimal(repr(number)), Numeric()
-        )
+        return self.bind_one(Decimal(str(number)), Numeric())
 
     def key(self, key: int) -> ColumnElement[Any]:
         """Return a metadata key's integer as a parameter."""
@@ -141,15 +127,15 @@ def is_label(value: typed.Value) -> bool:
 
 def list_labels(predicate: Any, *ops: str) -> list[str]:
     """Return the labels that a predicate, or several, compare by IN or one of these operators."""
-    names: set[str] = set()
-    for node in typed.iterate_nodes(predicate):
-        if (
-            isinstance(node, typed.Compared)
-            and node.op in ("in", *ops)
-            and any(map(is_label, node.values))
-        ):
-            names |= {str(item.value) for item in node.values if isinstance(item, typed.Constant)}
-    return sorted(names)
+    of_labels = (
+        node.values
+        for node in typed.iterate_nodes(predicate)
+        if isinstance(node, typed.Compared)
+        and node.op in ("in", *ops)
+        and any(map(is_label, node.values))
+    )
+    constants = (of for values in of_labels for of in values if isinstance(of, typed.Constant))
+    return sorted({str(constant.value) for constant in constants})
 
 
 async def _integers(

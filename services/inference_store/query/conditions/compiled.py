@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain, combinations
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -35,7 +35,7 @@ from .sides import SQL_COMPARISONS, Side, build_side, test_location
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
     """Compile a predicate to the condition that it is true, or (`when` False) false; never NULL."""
-    return _COMPILERS[type(predicate)](predicate, names.compiled_by(compile_condition), when)
+    return _COMPILERS[type(predicate)](predicate, names, when)
 
 
 def _and(predicate: typed.And, names: Names, when: bool) -> Condition:
@@ -61,12 +61,11 @@ def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
 
 def _comparison(predicate: Compared, names: Names, when: bool) -> Condition:
     predicate = put_constant_right(predicate)
-    if any(_has_none(leaf, names) for value in list_values(predicate) for leaf in leaves_of(value)):
+    if any(_has_none(leaf, names) for leaf in _leaves_in(predicate)):
         return NOTHING
     led, _ = lead_by_first([predicate], names) if when else ([], None)
     return (
-        _of_time(predicate, names, when)
-        or _of_uid(predicate, when)
+        _of_uids(predicate, names, when)
         or next(iter(led), None)
         or lead_by_predictions(predicate, names, when)
         or compare(predicate, names, when)
@@ -83,23 +82,22 @@ def _mapped(names: Names) -> bool:
     return set(COORDINATES) <= set(names.coordinates)
 
 
-def _of_time(predicate: Compared, names: Names, when: bool) -> Condition | None:
-    """Compile `received_at`, which is never NULL, compared with an instant."""
-    received = typed.Property("received_at", "timestamp")
-    match predicate:
-        case Compared(op, (left, Constant(_, at))) if left == received and op in typed.COMPARISONS:
-            op = op if when else typed.OPPOSITE[op]
-            return combine_either(conditions.find_time_ranges(op, at))  # type: ignore[arg-type]
-        case Compared("between", (of, Constant() as low, Constant() as high)) if of == received:
-            bounds = Compared(">=", (of, low)), Compared("<=", (of, high))
-            return _and(typed.And(bounds), names, when)
-    return None
-
-
-def _of_uid(predicate: Compared, when: bool) -> Condition | None:
+def _of_uids(predicate: Compared, names: Names, when: bool) -> Condition | None:
+    """Compile what spans of uids answer: a comparison of `uid`, or of `received_at`, which is never
+    NULL."""
     match predicate:
         case Compared("=", (typed.Property("uid"), Constant(_, text))) if when:
             return combine_either(conditions.find_uid_range(str(text)))
+        case Compared(
+            "between", (typed.Property("received_at") as of, Constant() as low, Constant() as high)
+        ):
+            bounds = Compared(">=", (of, low)), Compared("<=", (of, high))
+            return _and(typed.And(bounds), names, when)
+        case Compared(op, (typed.Property("received_at"), Constant(_, at))) if (
+            op in typed.COMPARISONS
+        ):
+            op = op if when else typed.OPPOSITE[op]
+            return combine_either(conditions.find_time_ranges(op, at))  # type: ignore[arg-type]
     return None
 
 
@@ -214,40 +212,36 @@ def put_constant_right(predicate: Any) -> Any:
     return predicate
 
 
-Which: TypeAlias = Literal["true", "false", "there"]
-"""What the tests find: a combination of values that satisfies the comparison, the only one, which
-does not, or any."""
-
-
 def compare(predicate: Compared, names: Names, when: bool) -> Condition:
     """Compile compared values: the comparison is true, or (`when` False) false."""
     if when:
-        return _found(predicate, names, "true")
+        return _find(predicate, names)
     if any(map(typed.is_many, _leaves_in(predicate))):
-        hit = _found(predicate, names, "true")
-        return combine_all([_found(predicate, names, "there"), Negated(hit)])
+        return combine_all([_find(predicate, names, None), Negated(_find(predicate, names))])
     if predicate.op in typed.OPPOSITE:
-        return _found(replace(predicate, op=typed.OPPOSITE[predicate.op]), names, "true")
-    return _found(predicate, names, "false")
+        return _find(replace(predicate, op=typed.OPPOSITE[predicate.op]), names)
+    return _find(predicate, names, False)
 
 
 def _leaves_in(predicate: Compared) -> list[Value]:
     return [leaf for value in list_values(predicate) for leaf in leaves_of(value)]
 
 
-def _found(predicate: Compared, names: Names, which: Which) -> Found:
+def _find(predicate: Compared, names: Names, truth: bool | None = True) -> Found:
+    """Find a combination of values that satisfies the comparison; the only one, which does not
+    (`truth` False); or any (None)."""
     first, *others = list_values(predicate)
     leaves = _leaves_in(predicate)
     own = [leaf for leaf in leaves if not isinstance(leaf, Constant)]
-    is_equality = which == "true" and predicate.op == "="
+    is_equality = truth is True and predicate.op == "="
     constants = all(isinstance(other, Constant) for other in others)
     alone = constants and isinstance(first, typed.Metadata)
     is_indexed = constants and isinstance(first, typed.Property) and first.name in _INDEXED
     scans = sum(2 if _is_ids(leaf) else 1 for leaf in own if _can_drive(leaf))
     return Found(
-        (predicate, which),
+        (predicate, truth),
         names,
-        partial(_test, predicate, which),
+        partial(_test, predicate, truth),
         kind=_kind(own[0]) if own else "property",
         scans=scans or int(is_indexed),
         # of several values only one equals a constant, unless they are folded
@@ -259,14 +253,16 @@ def _found(predicate: Compared, names: Names, which: Which) -> Found:
     )
 
 
-def _test(predicate: Compared, which: Which, rows: Combination) -> Sequence[ColumnElement[bool]]:
+def _test(
+    predicate: Compared, truth: bool | None, rows: Combination
+) -> Sequence[ColumnElement[bool]]:
     sides = _build_sides(list_values(predicate), rows)
     there = [side.sql.is_not(None) for side in sides if side.nullable]
-    if which == "there" or (predicate.op == "outside" and len(predicate.values) == 1):
+    if truth is None or (predicate.op == "outside" and len(predicate.values) == 1):
         return there
     hit = _hit(predicate, sides)
     # without a value it is unknown, even if one of two bounds alone is enough to make it false
-    return [*there, ~and_(*hit)] if which == "false" else hit
+    return hit if truth else [*there, ~and_(*hit)]
 
 
 def _hit(predicate: Compared, sides: Sequence[Side]) -> Sequence[ColumnElement[bool]]:
@@ -310,17 +306,16 @@ def _can_drive(leaf: Value) -> bool:
 
 
 def _kind(leaf: Value) -> str:
-    match leaf:
-        case typed.Metadata():
-            return "metadata"
-        case typed.Column() | typed.Counted():
-            return "prediction"
-        case typed.Distance():
-            return "place"
-        case typed.Property(name) if name in {"inference_id", "inference_ids", "uid"}:
-            return "id"
-        case _:
-            return "property"
+    if isinstance(leaf, typed.Property) and leaf.name in {"inference_id", "inference_ids", "uid"}:
+        return "id"
+    return _KINDS.get(type(leaf), "property")
+
+
+_KINDS: Final[Mapping[type[Any], str]] = {
+    typed.Metadata: "metadata",
+    **dict.fromkeys((typed.Column, typed.Counted), "prediction"),
+    typed.Distance: "place",
+}
 
 
 def compile_one(condition: Predicate | None, names: Names) -> Condition:
@@ -355,7 +350,7 @@ def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Con
     if when:
         return some
     are_known = Compared("outside", (typed.Property("prediction_count", "number"),))
-    return combine_all([_found(are_known, names, "true"), Negated(some)])
+    return combine_all([_find(are_known, names), Negated(some)])
 
 
 def _test_prediction(

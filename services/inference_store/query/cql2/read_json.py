@@ -42,7 +42,7 @@ from .tree import (
     SourceRange,
     error_of,
 )
-from .verify import function_meant, verify
+from .verify import slip_at, verify
 from .write import is_bare
 
 _GEOMETRIES: Final = (*LEVELS, "GeometryCollection")
@@ -227,8 +227,6 @@ def _digits(value: Json) -> str:
 
 
 def _no_operation(op: str, at: SourceRange) -> Refusal:
-    slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not"}
-    near = (slips[op],) if op in slips else function_meant(op)
     supported = [name for name, entry in OPERATIONS.items() if entry.is_supported]
-    message = f"there is no operation {op[:64]!r}; {describe_known(near, supported)}"
-    return Refusal(message, at, tuple(dict.fromkeys((*near, *supported))))
+    message = f"there is no operation {op[:64]!r}; {describe_known((), supported)}"
+    return slip_at(op, at) or Refusal(message, at, supported)

@@ -109,10 +109,7 @@ def _unexpected_character(text: str, offset: int) -> Refusal:
         what = "text" if quote == "'" else "name"
         message = f"this {what} has no closing quote; a quote inside it is written twice"
         return Refusal(message, SourceRange(at.path, offset, len(text.rstrip())), (quote * 2,))
-    slip = slip_at(text, offset)
-    if slip is not None:
-        return Refusal(slip[0], at, (slip[1],))
-    return Refusal(f"{quote!r} means nothing here", at)
+    return slip_at(text, at) or Refusal(f"{quote!r} means nothing here", at)
 
 
 def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refusal:
@@ -129,10 +126,9 @@ def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refusal:
     if text[: at.start].endswith("'") and token.type in {"NAME", "NUMBER", "TEXT"}:
         message = "the text before ends here; a quote inside a text is written twice"
         return Refusal(message, at, ("''",))
-    slip = slip_at(text, token.start_pos or 0)
-    if slip is not None:
-        return Refusal(slip[0], at, (slip[1],))
-    return Refusal(f"{_shorten_token(token)} is unexpected here: {_describe_expected(wrong)}", at)
+    written = repr(str(token) if len(token) <= 40 else token[:39] + "…")
+    message = f"{written} is unexpected here: {_describe_expected(wrong)}"
+    return slip_at(text, at) or Refusal(message, at)
 
 
 def _describe_expected(wrong: UnexpectedToken) -> str:
@@ -147,11 +143,6 @@ def _describe_expected(wrong: UnexpectedToken) -> str:
     ]
     words = words or sorted(kind.lower() for kind in accepted)
     return "expected " + ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]
-
-
-def _shorten_token(token: Token) -> str:
-    text = str(token)
-    return repr(text if len(text) <= 40 else text[:39] + "…")
 
 
 PATH: Final = ContextVar("PATH", default="filter")

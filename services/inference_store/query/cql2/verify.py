@@ -4,11 +4,11 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from inference_store.inference.nearest import describe_known
+from inference_store.inference.nearest import describe_known, nearest
 
 from . import tree
 from .operations import ARGUMENTS, OPERATIONS, Entry, Kind, Takes
-from .tree import Listed, Named, Node, Operation, Refusal, Scalar
+from .tree import Listed, Named, Node, Operation, Refusal, Scalar, SourceRange
 
 _UNKEPT_SHAPES = frozenset({"LineString", "MultiLineString"})
 _KINDS: dict[type, Kind] = {
@@ -132,12 +132,18 @@ def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refusal:
     )
 
 
+_MEASURES: Final = frozenset({"avg", "count", "max", "mean", "min", "sum"})
+
+
 def _no_function(node: Operation) -> Refusal:
+    if node.op.lower() in _MEASURES:
+        message = f"there is no function {node.op}: it is a measure of POST …/aggregate"
+        return Refusal(message, node.at)
     functions = [
         entry for entry in OPERATIONS.values() if entry.tight is None and entry.is_supported
     ]
     names = [entry.text for entry in sorted(functions, key=lambda entry: not entry.own)]
-    near = function_meant(node.op)
+    near = nearest(node.op, names, limit=3)
     message = f"there is no function {node.op}; {describe_known(near, names)}"
     return Refusal(message, node.at, tuple(dict.fromkeys((*near, *names))))
 
@@ -178,6 +184,17 @@ _SLIPS: Final = tuple(
         (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", rf'{_IN_QUOTES}"metadata.\1"', r'"metadata.\1"'),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "a time stands in TIMESTAMP('…')", _A_TIME),
         (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
+        (
+            r"(?<![\w.])([\w.]+)\[\d+\]([\w.]*)",
+            r'an element of an array has no number: "\1[]\2" is any of them',
+            r'"\1[]\2"',
+        ),
+        (
+            r"('[^']*'|[\w.]+)\s+in\s+([\w.]+)",
+            "IN takes a list in brackets; an element of an array is found by =",
+            r"\2 = \1",
+        ),
+        (r";", "a filter is one condition, without a ;", ""),
         (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
     )
 )
@@ -185,30 +202,28 @@ _BEFORE: Final = 32  # characters that a slip may begin before the place
 _AFTER: Final = 256
 
 
-def slip_at(source: str, offset: int) -> tuple[str, str] | None:
-    """Return the error at `offset`, where the parser stopped, and a suggestion; None: unknown."""
+def slip_at(source: str, at: SourceRange) -> Refusal | None:
+    """Return the error at a place, where the parser stopped, with a suggestion; None: unknown."""
+    offset = at.start or 0
     for written, message, meant in _SLIPS:
         for start in range(max(0, offset - _BEFORE), offset + 1):
             match = written.match(source, start, offset + _AFTER)
             if match is not None and match.start() <= offset < match.end():
-                return match.expand(message), match.expand(meant)
-    return _name_at(source, offset)
+                return Refusal(match.expand(message), at, (match.expand(meant),) if meant else ())
+    # a name with characters that require quotes: `tags[]`, `user@host`, `2nd`
+    begin = offset
+    while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
+        begin -= 1
+    name = _NAME.match(source, begin, begin + 512)
+    if begin == offset or name is None or name.end() <= offset or name[0].isdecimal():
+        return None
+    message = "write a name with other characters in double quotes"
+    return Refusal(message, at, (quoted(name[0]),))
 
 
 def quoted(name: str) -> str:
     """Return a name in double quotes."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def function_meant(name: str) -> tuple[str, ...]:
-    """Suggest a function in place of one that does not exist."""
-    # Imported with the first unknown function.
-    from rapidfuzz import fuzz, process  # noqa: PLC0415
-
-    functions = [e.text for e in OPERATIONS.values() if e.tight is None and e.is_supported]
-    near = process.extract(name.upper(), functions, scorer=fuzz.ratio, processor=str.upper,
-                           limit=3, score_cutoff=60)  # fmt: skip
-    return tuple(name_nearby for name_nearby, _, _ in near)
 
 
 def meant_by(node: Node) -> str | None:
@@ -221,47 +236,18 @@ def meant_by(node: Node) -> str | None:
         if node.quoted:
             return "'" + node.name.replace("'", "''") + "'"
         return "now()" if node.name.lower() == "now" else None
-    parts = _hyphenated(node)
-    if parts is None or all(isinstance(part, Scalar) for part in parts):
-        return None
-    return quoted("-".join(map(_spelling, parts)))
+    name = _hyphenated(node)
+    return None if name is None or re.fullmatch(r"[\d-]+", name) else quoted(name)
 
 
-def _hyphenated(node: Node) -> list[Node] | None:
-    parts: list[Node] = []
-    while isinstance(node, Operation) and node.op == "-":
-        left, right = node.args
-        if left.at.end is None or right.at.start != left.at.end + 1:
-            return None
-        parts.append(right)
-        node = left
-    parts.append(node)
-    whole = len(parts) > 1 and all(map(_may_be_in_name, parts))
-    return parts[::-1] if whole else None
-
-
-def _may_be_in_name(node: Node) -> bool:
-    if isinstance(node, Scalar):
-        return isinstance(node.value, Decimal) and node.value.as_tuple().exponent == 0
-    return isinstance(node, Named) and not node.quoted
-
-
-def _spelling(node: Node) -> str:
-    if isinstance(node, Named):
-        return node.name
-    assert isinstance(node, Scalar)
-    width = (node.at.end or 0) - (node.at.start or 0)
-    return str(node.value).zfill(width)
-
-
-def _name_at(source: str, offset: int) -> tuple[str, str] | None:
-    """Suggest quotes for a name with characters that require them: `tags[]`, `user@host`, `2nd`."""
-    begin = offset
-    while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
-        begin -= 1
-    match = _NAME.match(source, begin, begin + 512)
-    if match is None or begin == offset or match.end() <= offset:
-        return None
-    if re.search(r"[^\W\d]", match[0]) is None:
-        return None
-    return "write a name with other characters in double quotes", quoted(match[0])
+def _hyphenated(node: Node) -> str | None:
+    """Return the name that a subtraction without blanks was meant as."""
+    match node:
+        case Named(name, quoted=False):
+            return name
+        case Scalar(value=Decimal() as number, at=at) if number.as_tuple().exponent == 0:
+            return str(number).zfill((at.end or 0) - (at.start or 0))
+        case Operation("-", (left, right)) if left.at.end and right.at.start == left.at.end + 1:
+            parts = _hyphenated(left), _hyphenated(right)
+            return None if None in parts else "-".join(map(str, parts))
+    return None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from inference_store.inference.events import data_hash_of
@@ -25,8 +25,9 @@ from inference_store.query.properties import like_tokens
 
 from . import names, operands, typed
 from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
-from .operands import mismatch, refuse_off_map
+from .operands import refuse_off_map
 from .relations import (
+    ARRAY_FUNCTIONS,
     SPATIAL_FUNCTIONS,
     TEMPORAL_FUNCTIONS,
     check_array_function,
@@ -65,7 +66,10 @@ def check(
     checking = FilterCheck(known, to_predicate, unknown_keys, is_saved)
     try:
         predicate = to_predicate(node, checking)
-        _refuse_large(node, predicate)
+        if typed.comparisons_in(predicate) > typed.MOST:
+            message = f"the filter asks more than {typed.MOST:,} comparisons: what is compared as a"
+            message += " condition is asked several times, in an IN once for each item; split it"
+            raise meaningless(node, message)
     except Refusal as refused:
         raise error_of(refused, source) from None
     _warn_of_others(predicate, checking)
@@ -115,33 +119,21 @@ def check_value(
         raise error_of(refused, source) from None
 
 
-def _refuse_large(node: Node, predicate: Predicate) -> None:
-    if typed.comparisons_in(predicate) > typed.MOST:
-        message = f"the filter asks more than {typed.MOST:,} comparisons: what is compared as a"
-        message += " condition is asked several times, in an IN once for each item; split it"
-        raise meaningless(node, message)
-
-
 def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
     """Return the predicate of a node. Raises Refusal."""
     match node:
         case Scalar(value=bool() as fixed):
             return typed.Fixed(fixed)
         case Named():
-            return _bare(node, checking)
+            operands.require("bool", node, checking, at=node.at)
+            return Compared("=", (operands.value(node, "bool", checking), Constant("bool", True)))
         case Operation():
             meant = expand(node)
             if meant is not node:
                 return to_predicate(meant, checking)
-            check_operation = _PREDICATES.get(node.op.lower())
-            if check_operation is not None:
-                return check_operation(node, checking)
+            if node.op in _PREDICATES:
+                return _PREDICATES[node.op](node, checking)
     raise meaningless(node, "a condition is expected here, such as `frame_number > 9000`")
-
-
-def _bare(node: Named, checking: FilterCheck) -> Predicate:
-    operands.require("bool", node, checking, at=node.at)
-    return Compared("=", (operands.value(node, "bool", checking), Constant("bool", True)))
 
 
 def _parts(node: Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
@@ -149,12 +141,15 @@ def _parts(node: Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
 
 
 def _compared(node: Operation, checking: FilterCheck) -> Predicate:
-    decided = _decided(node, checking)
-    if decided is not None:
-        return decided
+    has_order = node.op not in ("=", "<>")
+    for of, truth in (node.args, node.args[::-1]) if node.op != "between" else ():
+        match truth:
+            case Scalar(value=bool() as is_so) if operands.is_condition(of):
+                _refuse_order(node, "bool", has_order)
+                predicate = to_predicate(of, checking)
+                return predicate if is_so is (node.op == "=") else typed.Not(predicate)
     kind = operands.common(node.args, checking)
-    if node.op not in ("=", "<>"):
-        _refuse_order(node, kind)
+    _refuse_order(node, kind, has_order)
     values = operands.values(node.args, kind, checking)
     values = as_stored(node.op, node.args, values, checking)
     match node.op, values:
@@ -165,61 +160,40 @@ def _compared(node: Operation, checking: FilterCheck) -> Predicate:
     return Compared(cast(typed.Test, node.op), values)
 
 
-def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
-    if node.op == "between":
-        return None
-    for of, truth in (node.args, node.args[::-1]):
-        if (
-            isinstance(truth, Scalar)
-            and isinstance(truth.value, bool)
-            and operands.is_condition(of)
-        ):
-            if node.op not in ("=", "<>"):
-                _refuse_order(node, "bool")
-            predicate = to_predicate(of, checking)
-            return predicate if truth.value is (node.op == "=") else typed.Not(predicate)
-    return None
-
-
-def _refuse_order(node: Operation, kind: typed.Kind) -> None:
-    if kind == "bool":
+def _refuse_order(node: Operation, kind: typed.Kind, has_order: bool) -> None:
+    if has_order and kind == "bool":
         raise impossible(node, "booleans have no order: compare them with = or <>")
 
 
 def _in(node: Operation, checking: FilterCheck) -> Predicate:
     of, items = node.args
-    if not isinstance(items, Listed) or not items.items:
-        raise meaningless(node, "IN takes a list of values: IN ('a', 'b')")
-    _refuse_long(node, of, items)
-    left_by_kind: dict[typed.Kind, Value] = {}
+    assert isinstance(items, Listed), "IN takes a list"
+    # SQL repeats the left side for each of these
+    calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
+    most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
+    if calculated > most:
+        message = f"at most {most} names or calculations are allowed in the list of this IN"
+        raise meaningless(node, message)
+    lefts: dict[typed.Kind, Value] = {}
     constants: dict[typed.Kind, dict[Constant, None]] = {}
     others: dict[typed.Kind, list[Predicate]] = {}
     for item in items.items:
         kind = operands.common((of, item), checking)
-        if kind not in left_by_kind:
-            left_by_kind[kind] = operands.value(of, kind, checking)
-        right = operands.value(item, kind, checking)
-        left, right = as_stored("=", (of, item), (left_by_kind[kind], right), checking)
+        if kind not in lefts:
+            lefts[kind] = operands.value(of, kind, checking)
+        values = lefts[kind], operands.value(item, kind, checking)
+        left, right = as_stored("=", (of, item), values, checking)
         operands.refuse_many(item, (left, right))
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
             others.setdefault(kind, []).append(Compared("=", (left, right)))
     parts: list[Predicate] = []
-    for kind, of_kind in left_by_kind.items():
-        among = [Compared("in", (of_kind, *constants[kind]))] if kind in constants else []
+    for kind, left in lefts.items():
+        among = [Compared("in", (left, *constants[kind]))] if kind in constants else []
         equal = (*among, *others.get(kind, ()))
         parts.append(equal[0] if len(equal) == 1 else typed.Or(equal))
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
-
-
-def _refuse_long(node: Operation, of: Node, items: Listed) -> None:
-    """Refuse too many items that are not literals: SQL repeats the left side for each."""
-    calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
-    most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
-    if calculated > most:
-        message = f"at most {most} names or calculations are allowed in the list of this IN"
-        raise meaningless(node, message)
 
 
 def _like(node: Operation, checking: FilterCheck) -> Predicate:
@@ -241,28 +215,18 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
 
 def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
     [of] = node.args
-    if isinstance(of, Named):
-        return _missing(of, checking)
     if operands.is_condition(of):
         with checking.evaluated_twice(node):
             return typed.Unknown(to_predicate(of, checking))
-    if not isinstance(of, Operation):
-        return typed.Fixed(False)
-    [kind] = operands.possible(of, checking) or [None]
-    if kind is None:
-        raise mismatch([of], [frozenset()], checking)
-    return typed.Missing(*operands.values((of,), kind, checking))
-
-
-def _missing(of: Named, checking: FilterCheck) -> Predicate:
-    if not checking.inside:
+    if isinstance(of, Named) and not checking.inside:
         if operands.is_location(of, checking):
             return typed.Unknown(typed.Located("intersects"))
         resolved = names.meaning(of, checking)
         if isinstance(resolved, KnownKey):
             return typed.Missing(operands.of_kind(resolved, "string"))
-    kind = operands.common((of,), checking)
-    return typed.Missing(operands.value(of, kind, checking))
+    if not isinstance(of, Named | Operation):
+        return typed.Fixed(False)
+    return typed.Missing(*operands.values((of,), operands.common((of,), checking), checking))
 
 
 def _sent(node: Operation, checking: FilterCheck) -> Predicate:
@@ -280,31 +244,16 @@ _PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] 
     **dict.fromkeys(("=", "<>", "<", "<=", ">", ">=", "between"), _compared),
     "in": _in,
     "like": _like,
-    "isnull": _is_null,
+    "isNull": _is_null,
     "prediction": lambda node, checking: typed.Predicted(operands.condition(node, checking)),
     "sent": _sent,
     **dict.fromkeys(TEMPORAL_FUNCTIONS, check_temporal_relation),
     **dict.fromkeys(SPATIAL_FUNCTIONS, check_spatial_relation),
-    **dict.fromkeys(names.ARRAY_FUNCTIONS, check_array_function),
+    **dict.fromkeys(ARRAY_FUNCTIONS, check_array_function),
 }
 
 
-_AT_MOST: Final = frozenset({"<", "<=", "=", "between"})
-_HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The texts that a property can have.
-
-    `stored`: converts a text to the stored spelling; None: it is not valid. `parts`: converts a
-    text that need not be valid: a pattern, or the bound of an order. `refusal`: returns the message
-    and the suggestions for an invalid text.
-    """
-
-    stored: Callable[[str], str | None]
-    parts: Callable[[str], str]
-    refusal: Callable[[str], tuple[str, Sequence[str]]]
+_FOLD: Final = ("casei", "accenti")
 
 
 def as_stored(
@@ -315,6 +264,14 @@ def as_stored(
     Raises ImpossibleComparison for a value that no inference has, unless the filter was saved
     before.
     """
+    alone = [
+        node.op.upper()
+        for node, value in zip(nodes, values, strict=True)
+        if isinstance(node, Operation) and node.op in _FOLD and isinstance(value, Constant)
+    ]
+    if alone and not any(isinstance(value, typed.Applied) for value in values):
+        message = f"{alone[0]} folds the text beside it alone: write it around the name, too."
+        checking.warn(message)
     for name in values:
         if isinstance(name, typed.Applied):
             values = tuple(operands.fold_alike(name, value) for value in values)
@@ -331,6 +288,33 @@ def as_stored(
     return values
 
 
+def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+    # The bound that the distance must not exceed: the last value, or the one before it.
+    index = -1
+    if not isinstance(values[0], typed.Distance):
+        index, op = 0, typed.MIRRORED.get(op, op)
+        if not isinstance(values[1], typed.Distance):
+            return  # the upper bound itself
+    match values[index]:
+        case Constant(value=Decimal() as bound):
+            if op in ("<", "<=", "=", "between") and (bound < 0 or (op == "<" and not bound)):
+                raise impossible(nodes[index], "a distance cannot be negative")
+
+
+# The texts that a property can have.
+
+
+class Form(NamedTuple):
+    """`stored`: converts a text to the stored spelling; None: it is not valid. `parts`: converts a
+    text that need not be valid: a pattern, or the bound of an order. `refusal`: the message, and
+    the suggestions, for an invalid text.
+    """
+
+    stored: Callable[[str], str | None]
+    parts: Callable[[str], str]
+    refusal: Callable[[str], tuple[str, Sequence[str]]]
+
+
 def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck) -> Value:
     if not isinstance(value, Constant):
         return value
@@ -341,23 +325,8 @@ def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck
     return replace(value, value=form.parts(text) if stored is None else stored)
 
 
-def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value]) -> None:
-    # The bound that the distance must not exceed: the last value, or the one before it.
-    if isinstance(values[0], typed.Distance):
-        index = -1
-    elif isinstance(values[1], typed.Distance):
-        index, op = 0, typed.MIRRORED.get(op, op)
-    else:
-        return  # the upper bound itself
-    bound = values[index]
-    if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
-        return
-    if op in _AT_MOST and (bound.value < 0 or (op == "<" and bound.value == 0)):
-        raise impossible(nodes[index], "a distance cannot be negative")
-
-
 def _no_hash(text: str) -> tuple[str, Sequence[str]]:
-    digits = _HEXADECIMAL.issuperset(text)
+    digits = set("0123456789abcdefABCDEF").issuperset(text)
     why = f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
     message = f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {why}"
     if text and len(text) < 64 and digits:
@@ -387,9 +356,8 @@ def _task_type(text: str) -> str | None:
 
 def _no_task_type(text: str) -> tuple[str, Sequence[str]]:
     near = nearest(text, TASK_TYPES)
-    suggestions = list(dict.fromkeys([*near, *TASK_TYPES]))
-    hint = describe_known(near, list(TASK_TYPES))
-    return f"there is no task type {shortened(text)}; {hint}", suggestions
+    message = f"there is no task type {shortened(text)}; {describe_known(near, list(TASK_TYPES))}"
+    return message, list(dict.fromkeys([*near, *TASK_TYPES]))
 
 
 FORMS: Final[Mapping[str, Form]] = {

@@ -24,7 +24,6 @@ from inference_store.query.cql2.tree import (
 )
 from inference_store.query.properties import OPERATORS, Operator, Takes
 
-from .arithmetic import exact
 from .names import METADATA, OWN, KnownKey, KnownKeys, elements, key_of
 from .operands import read_as
 from .typed import Kind
@@ -167,6 +166,6 @@ def predicted(labels: Sequence[str] | None, scores: Mapping[str, float]) -> Node
     score = Named("score", at=at)
     parts: list[Node] = [] if labels is None else [_among("label", labels, at)]
     for name, bound in scores.items():
-        parts.append(Operation(OPERATORS[name].op, (score, Scalar(exact(bound), at)), at))
+        parts.append(Operation(OPERATORS[name].op, (score, Scalar(Decimal(repr(bound)), at)), at))
     condition = (Operation("and", tuple(parts), at),) if len(parts) > 1 else tuple(parts)
     return Operation("prediction", condition, at)

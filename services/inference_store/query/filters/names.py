@@ -190,7 +190,6 @@ OWN, METADATA = "inference.", "metadata."
 LABEL: Final = "label"
 """Alone, it is the label of predictions, and never a metadata key."""
 PREDICTION_FUNCTIONS: Final = frozenset({"prediction", "count_predictions"})
-ARRAY_FUNCTIONS: Final = frozenset({"a_equals", "a_contains", "a_containedby", "a_overlaps"})
 
 
 def names_in(node: Node) -> set[str]:
@@ -204,7 +203,7 @@ def names_in(node: Node) -> set[str]:
 def _iterate_names(node: Node) -> Iterator[Named]:
     if isinstance(node, Named):
         yield node
-    if not isinstance(node, Operation) or node.op.lower() not in PREDICTION_FUNCTIONS:
+    if not isinstance(node, Operation) or node.op not in PREDICTION_FUNCTIONS:
         for child in inside(node):
             yield from _iterate_names(child)
 

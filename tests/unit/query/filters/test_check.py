@@ -27,7 +27,7 @@ _FIJI = {"longitude": 180, "latitude": -17}
 
 
 def test_every_operation_that_is_kept_has_a_meaning() -> None:
-    kept = {name.lower(): entry for name, entry in OPERATIONS.items() if entry.is_supported}
+    kept = {name: entry for name, entry in OPERATIONS.items() if entry.is_supported}
     values = {name for name, entry in kept.items() if entry.gives in {"number", "text"}}
     short = {name for name, entry in kept.items() if entry.means is not None}
     assert kept.keys() == {*_PREDICATES, *values, *FUNCTIONS, *short}
