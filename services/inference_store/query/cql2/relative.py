@@ -3,7 +3,7 @@
 The result is a tree of the standard: only the parser handles relative times.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from decimal import Decimal
@@ -13,7 +13,7 @@ from inference_store.inference.iso_durations import Duration, read_duration
 
 from . import tree
 from .tree import Instant, Named, Node, Operation, Refusal, Scalar
-from .verify import describe_kind, measure
+from .verify import describe_kind, iterate, measure
 from .write import to_text
 
 FUNCTIONS: Final = frozenset({"now", "duration"})
@@ -42,7 +42,7 @@ class Resolved:
 
 def resolve(root: Node, clock: Clock) -> Node:
     """Return the tree with instants instead of its relative times. Raises Refusal."""
-    operations = (node for node in _every(root) if isinstance(node, Operation))
+    operations = (node for node in iterate(root) if isinstance(node, Operation))
     relative = next((node for node in operations if node.op in FUNCTIONS), None)
     if relative is None:
         return root
@@ -54,17 +54,9 @@ def resolve(root: Node, clock: Clock) -> Node:
 
 def resolved_in(root: Node | None) -> Sequence[Resolved]:
     """Return the relative times that a tree had, each once, in their order in the filter."""
-    instants = [] if root is None else [node for node in _every(root) if isinstance(node, Instant)]
-    values = {node.relative: node.value for node in instants if node.relative is not None}
+    nodes = [] if root is None else [node for node in iterate(root) if isinstance(node, Instant)]
+    values = {node.relative: node.value for node in nodes if node.relative is not None}
     return [Resolved(text, at) for text, at in values.items() if isinstance(at, datetime)]
-
-
-def _every(root: Node) -> Iterator[Node]:
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting.extend(reversed(list(tree.inside(node))))
 
 
 def _with_instants(node: Node, now: datetime) -> Node:

@@ -56,16 +56,10 @@ class Interval:
     at: SourceRange = field(default=NOWHERE, compare=False)
 
 
-Shape: TypeAlias = Literal[
-    "Point",
-    "LineString",
-    "Polygon",
-    "MultiPoint",
-    "MultiLineString",
-    "MultiPolygon",
-    "GeometryCollection",
-    "BBox",
-]
+Shape: TypeAlias = (
+    Literal["Point", "LineString", "Polygon", "MultiPoint", "MultiLineString", "MultiPolygon"]
+    | Literal["GeometryCollection", "BBox"]
+)
 Coordinates: TypeAlias = "tuple[Decimal, ...] | tuple[Coordinates, ...]"
 
 
@@ -184,31 +178,25 @@ def where(at: SourceRange, source: str | None) -> str:
     """Return the place for people: `line 1, column 8`, or the path in JSON."""
     if source is None or at.start is None:
         return at.path
-    line, column = _line_and_column(at.start, source)
-    return f"line {line}, column {column}"
+    return "line {}, column {}".format(*_line_and_column(at.start, source))
 
 
 def _line_and_column(offset: int, source: str) -> tuple[int, int]:
-    return source.count("\n", 0, offset) + 1, offset - _line_start(offset, source) + 1
+    before = source[:offset].split("\n")
+    return len(before), len(before[-1]) + 1
 
 
 def pointed(at: SourceRange, source: str) -> str:
     """Return the line of a text, and under it carets at the place."""
     start = at.start or 0
-    first = _line_start(start, source)
-    last = source.find("\n", start)
-    line = source[first : last if last >= 0 else len(source)]
-    column = start - first
+    number, column = _line_and_column(start, source)
+    line, column = source.split("\n")[number - 1], column - 1
     cut = max(0, column - _BEFORE) if len(line) > _SHOWN else 0
     excerpt = line[cut : cut + _SHOWN]
     width = min((at.end or start) - start, len(excerpt) - (column - cut))
     # every character one column wide, so that the carets stand under the place
     shown = "".join(letter if letter.isprintable() else " " for letter in excerpt)
     return f"  {shown}\n  {' ' * (column - cut)}{'^' * max(1, width)}"
-
-
-def _line_start(offset: int, source: str) -> int:
-    return source.rfind("\n", 0, offset) + 1
 
 
 class Refusal(Exception):
@@ -244,15 +232,11 @@ class Refusal(Exception):
 def error_of(refused: Refusal, source: str | None) -> StoreError:
     """Return the error to raise; `source`: the text of the filter, if it was sent as text."""
     hint = "" if refused.meant is None else f"; probably meant: {refused.meant}"
-    message = refused.message + hint
-    faults = [fault(message, refused.at, source, refused.suggestions)]
+    faults = [fault(refused.message + hint, refused.at, source, refused.suggestions)]
     if refused.conformance is not None:
-        missing_class = CONFORMANCE[refused.conformance]
-        detail = (
-            f"{refused.message}; it belongs to the conformance class {missing_class.title}"
-            f" ({missing_class.uri})"
-        )
-        return NotKept(f"{detail}, which is not supported.", faults=faults)
+        lacking = CONFORMANCE[refused.conformance]
+        detail = f"{refused.message}; it belongs to the conformance class {lacking.title}"
+        return NotKept(f"{detail} ({lacking.uri}), which is not supported.", faults=faults)
     detail = f"{where(refused.at, source)}: {refused.message}{hint or '.'}"
     if refused.error is not None:
         return refused.error(detail, faults=faults)

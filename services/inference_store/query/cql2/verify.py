@@ -1,6 +1,7 @@
 """Checks a tree against the table of operations and the caps, and suggests what was meant."""
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
@@ -24,31 +25,33 @@ def verify(root: Node, *, takes: Takes = "truth") -> None:
     """
     measure(root, depth=tree.MOST_DEPTH, nodes=tree.MOST_NODES)
     if not _may_be(root, takes):
-        what = (
-            "a filter is a condition"
-            if takes == "truth"
-            else f"{ARGUMENTS[takes].words} is expected"
-        )
+        what = f"{ARGUMENTS[takes].words} is expected"
+        what = "a filter is a condition" if takes == "truth" else what
         raise Refusal(f"{what}, and this is {describe_kind(root)}", root.at)
-    waiting: list[Node] = [root]
-    while waiting:
-        node = waiting.pop()
+    for node in iterate(root):
         _verify(node)
-        waiting.extend(tree.inside(node))
 
 
 def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
     """Raise Refusal if a tree is too deep or too large."""
-    count = 0
-    waiting = [(root, 1)]
-    while waiting:
-        node, level = waiting.pop()
-        count += 1
+    for count, (node, level) in enumerate(_with_levels(root), 1):
         if level > depth:
             raise Refusal(f"a filter is nested at most {depth} levels deep", node.at)
         if nodes is not None and count > nodes:
             raise Refusal(f"a filter has at most {nodes:,} operations, names and values", root.at)
-        waiting.extend((child, level + 1) for child in tree.inside(node))
+
+
+def iterate(root: Node) -> Iterator[Node]:
+    """Yield every node in the order of the filter."""
+    return (node for node, _ in _with_levels(root))
+
+
+def _with_levels(root: Node) -> Iterator[tuple[Node, int]]:
+    waiting = [(root, 1)]
+    while waiting:  # it never recurses
+        node, level = waiting.pop()
+        yield node, level
+        waiting.extend((child, level + 1) for child in reversed([*tree.inside(node)]))
 
 
 def kind_of(node: Node) -> Kind:
@@ -64,7 +67,9 @@ def describe_kind(node: Node) -> str:
     if node == Listed(()):
         return "an empty list"
     kind = kind_of(node)
-    return {"truth": "a condition", "instant": "a time", "unknown": "a name"}.get(kind, _a(kind))
+    article = "an" if kind[0] in "aiu" else "a"
+    words = {"truth": "a condition", "instant": "a time", "unknown": "a name"}
+    return words.get(kind, f"{article} {kind}")
 
 
 def _verify(node: Node) -> None:
@@ -122,14 +127,9 @@ def _is_pattern(node: Node) -> bool:
 
 
 def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refusal:
-    suggestions: tuple[str, ...] = ()
-    if isinstance(arg, Listed) and entry.name == "=":
-        suggestions = ("A_EQUALS", "IN")
-    return Refusal(
-        f"{entry.text} takes {ARGUMENTS[takes].words} here, and this is {describe_kind(arg)}",
-        arg.at,
-        suggestions,
-    )
+    suggestions = ("A_EQUALS", "IN") if isinstance(arg, Listed) and entry.name == "=" else ()
+    message = f"{entry.text} takes {ARGUMENTS[takes].words} here, and this is {describe_kind(arg)}"
+    return Refusal(message, arg.at, suggestions)
 
 
 _MEASURES: Final = frozenset({"avg", "count", "max", "mean", "min", "sum"})
@@ -155,10 +155,6 @@ def _counted(entry: Entry) -> str:
     if entry.least < entry.most:
         return f"{words[entry.least]} or {words[entry.most].split()[0]}"
     return words[entry.most]
-
-
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aiu" else f"a {kind}"
 
 
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name

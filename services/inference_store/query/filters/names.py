@@ -57,7 +57,6 @@ def unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
 UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
 """The treatment of a key that no model has: an error; no value; no value yet, and a warning."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-_OFF_MAP: Final = "out_of_range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,8 @@ class KnownKeys:
 
     keys: Mapping[str, KnownKey] = field(default_factory=dict)
     nearest: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    of_several: bool = False
+    """Whether several models are asked: a key of one of them hides no property."""
 
 
 async def find_known_keys(
@@ -106,30 +107,27 @@ async def find_known_keys(
     missing = sorted(set(names) - set(keys) - set(PROPERTIES) - elements)[:MOST_WARNED]
     all_names = await key_registry.all_names(connection, models) if missing else []
     near = {name: nearest(name, all_names) for name in missing}
-    return KnownKeys({name: known_key(key) for name, key in keys.items()}, near)
+    known = {name: known_key(key) for name, key in keys.items()}
+    return KnownKeys(known, near, not isinstance(models, int) and len(models) > 1)
 
 
 def known_key(key: KeySeen) -> KnownKey:
     """Convert a key of the registry."""
     rows: dict[Kind, int] = {}
-    for type_seen in key.types:
-        if type_seen.kind is not None:
-            rows[type_seen.kind] = rows.get(type_seen.kind, 0) + type_seen.count
-    others = {kind: _others(kind, key.types) for kind in rows}
-    off_map = any(type_seen.flag == _OFF_MAP for type_seen in key.types)
-    stray = _only_stray_texts(key.types)
+    for seen in key.types:
+        if seen.kind is not None:
+            rows[seen.kind] = rows.get(seen.kind, 0) + seen.count
+    others = {kind: _count_others(kind, key.types) for kind in rows}
+    off_map = any(seen.flag == "out_of_range" for seen in key.types)
+    texts = [seen.flag for seen in key.types if seen.kind == "string"]
+    stray = bool(texts) and all(flag.startswith("not_") for flag in texts)
     types = tuple(types_of(key))
     return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several)
 
 
-def _only_stray_texts(types: Iterable[TypeSeen]) -> bool:
-    texts = [type_seen for type_seen in types if type_seen.kind == "string"]
-    return bool(texts) and all(text.flag.startswith("not_") for text in texts)
-
-
-def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:
+def _count_others(kind: Kind, types: Iterable[TypeSeen]) -> int:
     """Count values of other kinds; a text that is indexed as a number too is of both kinds."""
-    counted = [type_seen for type_seen in types if type_seen.flag not in NO_VALUE]
+    counted = [seen for seen in types if seen.flag not in NO_VALUE]
     elsewhere = sum(e.count for e in counted if e.kind != kind and e.flag != FROM_TEXT)
     doubled = sum(e.count for e in counted if e.flag == FROM_TEXT) if kind == "number" else 0
     return max(0, elsewhere - doubled)
@@ -194,18 +192,13 @@ PREDICTION_FUNCTIONS: Final = frozenset({"prediction", "count_predictions"})
 
 def names_in(node: Node) -> set[str]:
     """Return the metadata keys that a tree may refer to, which are looked up before its check."""
-    named = [each for each in _iterate_names(node) if not each.name.startswith(OWN)]
-    keys = {key_of(each) for each in named}
-    keys |= {f"{key_of(each)}[]" for each in named if each.name not in PROPERTIES}
-    return {name for name in keys if storable(name)}
-
-
-def _iterate_names(node: Node) -> Iterator[Named]:
     if isinstance(node, Named):
-        yield node
-    if not isinstance(node, Operation) or node.op not in PREDICTION_FUNCTIONS:
-        for child in inside(node):
-            yield from _iterate_names(child)
+        key = key_of(node)
+        keys = {key} if node.name in PROPERTIES else {key, f"{key}[]"}
+        return set() if node.name.startswith(OWN) or not storable(key) else keys
+    if isinstance(node, Operation) and node.op in PREDICTION_FUNCTIONS:
+        return set()
+    return set[str]().union(*map(names_in, inside(node)))
 
 
 def key_of(node: Named) -> str:
@@ -217,7 +210,12 @@ def key_of(node: Named) -> str:
 def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
     """Return the property or key that a name means. Raises UnknownKey, InvalidFilter."""
     if node.name.startswith(OWN):
-        return _property(node)
+        name = node.name.removeprefix(OWN)
+        if name in PROPERTIES:
+            return PROPERTIES[name]
+        near, known_names = nearest(name, PROPERTIES), list(PROPERTIES)
+        message = f"an inference has no property {name!r}; {describe_nearest(near, known_names)}"
+        raise meaningless(node, message, near or known_names)
     if node.name.startswith(METADATA):
         return key(node, checking)
     entry = PROPERTIES.get(node.name)
@@ -225,11 +223,15 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
         meant = [f"prediction({LABEL} …)", METADATA + LABEL]
         message = f"{LABEL!r} is the label of predictions: write {' or '.join(meant)}"
         raise meaningless(node, message, meant)
-    if entry is not None and key_of(node) in checking.known_keys.keys:
+    if entry is None:
+        return key(node, checking, may_be_property=True)
+    if key_of(node) in checking.known_keys.keys:
         both = [OWN + node.name, METADATA + node.name]
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
-        raise meaningless(node, message, both)
-    return key(node, checking, may_be_property=True) if entry is None else entry
+        if not checking.known_keys.of_several:
+            raise meaningless(node, message, both)
+        checking.warn(f"{message}. It is read as the property.")
+    return entry
 
 
 def elements(node: Named, known: KnownKeys) -> Named:
@@ -239,16 +241,6 @@ def elements(node: Named, known: KnownKeys) -> Named:
         return node
     whole = known.keys.get(key_of(node))
     return node if whole is not None and whole.rows else elements
-
-
-def _property(node: Named) -> Property:
-    name = node.name.removeprefix(OWN)
-    if name not in PROPERTIES:
-        near = nearest(name, PROPERTIES)
-        hint = describe_nearest(near, list(PROPERTIES))
-        message = f"an inference has no property {name!r}; {hint}"
-        raise meaningless(node, message, near or list(PROPERTIES))
-    return PROPERTIES[name]
 
 
 def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) -> KnownKey:
