@@ -107,14 +107,10 @@ async def read_names(connection: AsyncConnection, predicate: typed.Predicate) ->
     mapped = any(
         isinstance(node, (typed.Located, typed.Distance)) for node in typed.iterate_nodes(predicate)
     )
+    keys = sorted(COORDINATES) if mapped else []
     return Names(
         await _integers(connection, label.c.name, label.c.label, labels),
-        await _integers(
-            connection,
-            metadata_key.c.name,
-            metadata_key.c.key,
-            sorted(COORDINATES) if mapped else [],
-        ),
+        await _integers(connection, metadata_key.c.name, metadata_key.c.key, keys),
     )
 
 
@@ -184,7 +180,10 @@ class Combination:
 
     def own(self) -> FromClause:
         """Return the row of `inference`: the present one, if there is one."""
-        return self._once("own", lambda: self._at_hand_or(inference))
+        row, other = row_at_hand(self.uid, inference), inference.alias()
+        if row is not None:
+            return row
+        return self._once("own", lambda: self.take(other, self.scan_range.of(other)))
 
     def prediction(self) -> FromClause:
         """Return the present row of `prediction`."""
@@ -205,23 +204,14 @@ class Combination:
         """Return `longitude` and `latitude`, both on the map."""
         return {name: self._coordinate(name) for name in COORDINATES}
 
-    def _coordinate(self, name: str) -> ColumnElement[Any]:
+    def _coordinate(self, name: str) -> Any:
         def row() -> FromClause:
             value_row = self._value_of(metadata_number, self.names.coordinates[name])
-            most = COORDINATES[name]
-            low, high = self.names.number(-most), self.names.number(most)
+            low, high = map(self.names.number, (-COORDINATES[name], COORDINATES[name]))
             self.where.append(value_row.c.value.between(low, high))
             return value_row
 
-        value: ColumnElement[Any] = self._once(name, row).c.value
-        return value
-
-    def _at_hand_or(self, table: Table) -> FromClause:
-        row = row_at_hand(self.uid, table)
-        if row is not None:
-            return row
-        other = table.alias()
-        return self.take(other, self.scan_range.of(other))
+        return self._once(name, row).c.value
 
     def _once(self, name: str, row: Any) -> FromClause:
         if name not in self._rows:
@@ -314,11 +304,9 @@ class OfKey(Condition):
         return select(row.c.uid).where(self._here(scan_range, row), is_elsewhere)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = [table.alias() for table in _SENT]
-        has_row = or_(
-            *(exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows)
-        )
-        return has_row if self.when else ~has_row
+        rows = (table.alias() for table in _SENT)
+        has = [exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows]
+        return or_(*has) if self.when else ~or_(*has)
 
     def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
         here = and_(scan_range.of(table), table.c.key == self.names.key(self.key))

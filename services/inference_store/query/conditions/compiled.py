@@ -30,6 +30,7 @@ from inference_store.query.filters.typed import Compared, Constant, Predicate, V
 from . import condition as conditions
 from .combination import Combination, Found, Names, OfKey, is_label
 from .condition import EVERYTHING, NOTHING, Condition, Negated, Uids, combine_all, combine_either
+from .condition import Test as _Test
 from .sides import SQL_COMPARISONS, Side, build_side, test_location
 
 
@@ -103,12 +104,10 @@ def _of_uids(predicate: Compared, names: Names, when: bool) -> Condition | None:
 
 def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
     of = predicate.of
-    if isinstance(of, typed.Metadata):
-        if of.key is None:
-            return EVERYTHING if when else NOTHING
-        return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     if any(_has_none(leaf, names) for leaf in leaves_of(of)):
         return EVERYTHING if when else NOTHING
+    if isinstance(of, typed.Metadata) and of.key is not None:
+        return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     value = compare(Compared("outside", (of,)), names, when=True)
     return Negated(value) if when else value
 
@@ -166,16 +165,16 @@ def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
 def _not_all_of(doubts: Doubts, names: Names) -> Condition:
     """Return the condition that one of these parts of the inference is not in doubt."""
 
-    def tests(rows: Combination) -> Iterator[ColumnElement[bool]]:
-        yield or_(*(~test_flags(rows.own(), FLAGS[doubt]) for doubt in sorted(doubts)))
+    def tests(rows: Combination) -> Sequence[_Test]:
+        return [or_(*(~test_flags(rows.own(), FLAGS[doubt]) for doubt in sorted(doubts)))]
 
     return Found(doubts, names, tests, kind="flags")
 
 
-def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
+def test_flags(row: FromClause, flags: tuple[str, ...]) -> _Test:
     """Test whether a row of `inference` has one of these flags."""
     some = literal(list(flags), ARRAY(Text(collation="C")))
-    overlaps: ColumnElement[bool] = row.c.flags.overlap(some)
+    overlaps: _Test = row.c.flags.overlap(some)
     return overlaps
 
 
@@ -196,12 +195,7 @@ def compile_certain(predicate: Predicate, names: Names) -> Condition:
 
 # Properties whose index finds the values.
 _INDEXED: Final = frozenset({"inference_id", "data_hash"})
-
-
-def list_values(predicate: Compared) -> tuple[Value, ...]:
-    """Return the compared values, without the constants of a list and a pattern."""
-    is_several = predicate.op in typed.COMPARISONS or predicate.op == "between"
-    return predicate.values if is_several else predicate.values[:1]
+_IDS: Final = typed.Property("inference_ids", "string")
 
 
 def put_constant_right(predicate: Any) -> Any:
@@ -224,20 +218,20 @@ def compare(predicate: Compared, names: Names, when: bool) -> Condition:
 
 
 def _leaves_in(predicate: Compared) -> list[Value]:
-    return [leaf for value in list_values(predicate) for leaf in leaves_of(value)]
+    return [leaf for value in predicate.values for leaf in leaves_of(value)]
 
 
 def _find(predicate: Compared, names: Names, truth: bool | None = True) -> Found:
     """Find a combination of values that satisfies the comparison; the only one, which does not
     (`truth` False); or any (None)."""
-    first, *others = list_values(predicate)
+    first, *others = predicate.values
     leaves = _leaves_in(predicate)
     own = [leaf for leaf in leaves if not isinstance(leaf, Constant)]
     is_equality = truth is True and predicate.op == "="
     constants = all(isinstance(other, Constant) for other in others)
     alone = constants and isinstance(first, typed.Metadata)
     is_indexed = constants and isinstance(first, typed.Property) and first.name in _INDEXED
-    scans = sum(2 if _is_ids(leaf) else 1 for leaf in own if _can_drive(leaf))
+    scans = sum(2 if leaf == _IDS else 1 for leaf in own if _can_drive(leaf))
     return Found(
         (predicate, truth),
         names,
@@ -253,11 +247,9 @@ def _find(predicate: Compared, names: Names, truth: bool | None = True) -> Found
     )
 
 
-def _test(
-    predicate: Compared, truth: bool | None, rows: Combination
-) -> Sequence[ColumnElement[bool]]:
-    sides = _build_sides(list_values(predicate), rows)
-    there = [side.sql.is_not(None) for side in sides if side.nullable]
+def _test(predicate: Compared, truth: bool | None, rows: Combination) -> Sequence[_Test]:
+    sides = _build_sides(predicate.values, rows)
+    there = [side.sql.is_not(None) for side in sides.values() if side.nullable]
     if truth is None or (predicate.op == "outside" and len(predicate.values) == 1):
         return there
     hit = _hit(predicate, sides)
@@ -265,44 +257,40 @@ def _test(
     return hit if truth else [*there, ~and_(*hit)]
 
 
-def _hit(predicate: Compared, sides: Sequence[Side]) -> Sequence[ColumnElement[bool]]:
-    first, others = sides[0], predicate.values[1:]
-    constants = [other for other in others if isinstance(other, Constant)]
+def _hit(predicate: Compared, sides: Mapping[int, Side]) -> Sequence[_Test]:
+    first, values = sides[0], predicate.values
+    constants = [value for value in values[1:] if isinstance(value, Constant)]
+
+    def compare(op: typed.Comparison, n: int = 1) -> _Test:
+        right = values[n]
+        if isinstance(right, Constant):
+            return first.against(op, right)
+        return SQL_COMPARISONS[op](first.sql, sides[n].sql)
+
     match predicate.op:
         case "between":
-            above = compare_sides(">=", first, others[0], sides[1])
-            return [above, compare_sides("<=", first, others[1], sides[2])]
-        case "in" | "outside" as op:
-            among = first.among(constants)
-            return [among if op == "in" else ~among]
+            return [compare(">="), compare("<=", 2)]
+        case "in":
+            return [first.among(constants)]
+        case "outside":
+            return [~first.among(constants)]
         case "like":
             return [first.like(constants[0])]
         case op:
-            return [compare_sides(op, first, others[0], sides[1])]
+            return [compare(op)]
 
 
-def _build_sides(values: Sequence[Value], rows: Combination) -> list[Side]:
-    """Return the sides in order. Rows that can drive are added first: the others join them."""
-    order = sorted(range(len(values)), key=lambda n: not any(map(_can_drive, leaves_of(values[n]))))
+def _build_sides(values: Sequence[Value], rows: Combination) -> Mapping[int, Side]:
+    """Return the first side, and each other that is no constant. Rows that can drive are added
+    first: the others join them."""
+    places = (n for n, value in enumerate(values) if n == 0 or not isinstance(value, Constant))
+    order = sorted(places, key=lambda n: not any(map(_can_drive, leaves_of(values[n]))))
     sides = {n: build_side(values[n], rows) for n in order}
-    return [sides[n] for n in range(len(values))]
-
-
-def compare_sides(
-    op: typed.Comparison, left: Side, right: Value, side: Side
-) -> ColumnElement[bool]:
-    """Compare two sides, one of which may be a constant."""
-    if isinstance(right, Constant):
-        return left.against(op, right)
-    return SQL_COMPARISONS[op](left.sql, side.sql)
-
-
-def _is_ids(leaf: Value) -> bool:
-    return isinstance(leaf, typed.Property) and leaf.name == "inference_ids"
+    return dict(sorted(sides.items()))
 
 
 def _can_drive(leaf: Value) -> bool:
-    return isinstance(leaf, (typed.Metadata, typed.Distance)) or _is_ids(leaf)
+    return isinstance(leaf, (typed.Metadata, typed.Distance)) or leaf == _IDS
 
 
 def _kind(leaf: Value) -> str:
@@ -328,12 +316,11 @@ def names_labels(condition: Predicate | None) -> bool:
     match condition:
         case Compared("=" | "in", (of, Constant(), *_) | (Constant(), of)):
             return is_label(of)
-        case typed.And():
-            return any(map(names_labels, condition.parts))
-        case typed.Or():
-            return all(map(names_labels, condition.parts))
-        case _:
-            return False
+        case typed.And(parts):
+            return any(map(names_labels, parts))
+        case typed.Or(parts):
+            return all(map(names_labels, parts))
+    return False
 
 
 def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Condition:
@@ -353,9 +340,7 @@ def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Con
     return combine_all([_find(are_known, names), Negated(some)])
 
 
-def _test_prediction(
-    condition: Predicate | None, rows: Combination
-) -> Iterator[ColumnElement[bool]]:
+def _test_prediction(condition: Predicate | None, rows: Combination) -> Iterator[_Test]:
     row = prediction.alias()
     rows.take(row, rows.scan_range.of(row))
     yield compile_one(condition, rows.names).holds(rows.scan_range, row.c.uid)
@@ -402,7 +387,7 @@ class Driven(Condition):
     def uids(self, scan_range: ScanRange) -> Uids:
         return self.select(scan_range)
 
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> _Test:
         return self.condition.holds(scan_range, uid)
 
 
@@ -452,13 +437,9 @@ def lead_by_first(
 def _of_first(part: Predicate) -> Predicate | None:
     """Return a condition on the first prediction's label or score as one on any prediction's."""
     match part:
-        case Compared("=" | "in", (typed.Property("top_label"), Constant(), *_)):
-            column = typed.Column("label", "string")
-        case Compared(op, (typed.Property("top_score"), *others)) if op not in (
-            "in",
-            "outside",
-        ) and all(isinstance(other, Constant) for other in others):
-            column = typed.Column("score", "number")
-        case _:
-            return None
-    return replace(part, values=(column, *part.values[1:]))
+        case Compared("=" | "in", (typed.Property("top_label"), Constant() as first, *others)):
+            return replace(part, values=(typed.Column("label", "string"), first, *others))
+        case Compared(op, (typed.Property("top_score"), *others)) if op not in ("in", "outside"):
+            if all(isinstance(other, Constant) for other in others):
+                return replace(part, values=(typed.Column("score", "number"), *others))
+    return None

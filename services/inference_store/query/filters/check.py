@@ -1,9 +1,9 @@
 """Gives a CQL2 tree types: resolves names, checks comparisons, and expands the other functions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from inference_store.inference.events import data_hash_of
@@ -37,8 +37,8 @@ from .relations import (
 )
 from .typed import Compared, Constant, Predicate, Value
 
-MOST_CALCULATED, MOST_NAMED = 16, 64
-"""The most elements of an IN list that are not literals, for a calculation or a name before IN."""
+MOST_CALCULATED: Final = 64
+"""The most elements of an IN list that are not literals: SQL repeats the left side for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +168,8 @@ def _refuse_order(node: Operation, kind: typed.Kind, has_order: bool) -> None:
 def _in(node: Operation, checking: FilterCheck) -> Predicate:
     of, items = node.args
     assert isinstance(items, Listed), "IN takes a list"
-    # SQL repeats the left side for each of these
-    calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
-    most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
-    if calculated > most:
-        message = f"at most {most} names or calculations are allowed in the list of this IN"
+    if sum(not isinstance(item, Scalar | Instant) for item in items.items) > MOST_CALCULATED:
+        message = f"at most {MOST_CALCULATED} names or calculations are allowed in a list of IN"
         raise meaningless(node, message)
     lefts: dict[typed.Kind, Value] = {}
     constants: dict[typed.Kind, dict[Constant, None]] = {}
@@ -216,8 +213,7 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
 def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
     [of] = node.args
     if operands.is_condition(of):
-        with checking.evaluated_twice(node):
-            return typed.Unknown(to_predicate(of, checking))
+        return typed.Unknown(to_predicate(of, checking))
     if isinstance(of, Named) and not checking.inside:
         if operands.is_location(of, checking):
             return typed.Unknown(typed.Located("intersects"))
@@ -276,9 +272,8 @@ def as_stored(
         if isinstance(name, typed.Applied):
             values = tuple(operands.fold_alike(name, value) for value in values)
         elif isinstance(name, typed.Property) and name.name in FORMS:
-            form = FORMS[name.name]
-            pairs = zip(nodes, values, strict=True)
-            values = tuple(_formed(op, form, node, side, checking) for node, side in pairs)
+            sides = zip(nodes, values, strict=True)
+            values = tuple(_formed(op, name.name, *side, checking) for side in sides)
         elif (
             isinstance(name, typed.Metadata) and name.kind == "number" and name.name in COORDINATES
         ):
@@ -301,68 +296,52 @@ def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value
                 raise impossible(nodes[index], "a distance cannot be negative")
 
 
-# The texts that a property can have.
+# The texts that a property can have: each function returns the stored spelling of a text, or the
+# message and the suggestions for one that is not valid.
+
+_Wrong: TypeAlias = tuple[str, Sequence[str]]
 
 
-class Form(NamedTuple):
-    """`stored`: converts a text to the stored spelling; None: it is not valid. `parts`: converts a
-    text that need not be valid: a pattern, or the bound of an order. `refusal`: the message, and
-    the suggestions, for an invalid text.
-    """
-
-    stored: Callable[[str], str | None]
-    parts: Callable[[str], str]
-    refusal: Callable[[str], tuple[str, Sequence[str]]]
-
-
-def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck) -> Value:
+def _formed(op: str, name: str, node: Node, value: Value, checking: FilterCheck) -> Value:
     if not isinstance(value, Constant):
         return value
     text = str(value.value)
-    stored = form.stored(text) if op != "like" else None
-    if stored is None and op in ("=", "<>") and not checking.is_saved:
-        raise impossible(node, *form.refusal(text))
-    return replace(value, value=form.parts(text) if stored is None else stored)
+    stored = FORMS[name](text)
+    if isinstance(stored, str) and op != "like":
+        return Constant("string", stored)
+    if isinstance(stored, tuple) and op in ("=", "<>") and not checking.is_saved:
+        raise impossible(node, *stored)
+    # a pattern, or the bound of an order, is no whole value
+    return Constant("string", text if name == "task_type" else text.lower())
 
 
-def _no_hash(text: str) -> tuple[str, Sequence[str]]:
+def _data_hash(text: str) -> str | _Wrong:
     digits = set("0123456789abcdefABCDEF").issuperset(text)
     why = f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
     message = f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {why}"
     if text and len(text) < 64 and digits:
         message += f"; to find a prefix, use LIKE '{text}%'"
-    return message, ()
+    return data_hash_of(text) or (message, ())
 
 
-def _uid(text: str) -> str | None:
+def _uid(text: str) -> str | _Wrong:
     try:
         return str(UUID(text))
     except ValueError:
-        return None
+        message = f"{shortened(text)} is not a uid, which is a UUID such as"
+        message += " 019ac3f2-7c00-8123-9abc-0123456789ab; a client's own id is found by"
+        return f"{message} inference_id", ("inference_id",)
 
 
-def _no_uid(text: str) -> tuple[str, Sequence[str]]:
-    message = (
-        f"{shortened(text)} is not a uid, which is a UUID such as"
-        " 019ac3f2-7c00-8123-9abc-0123456789ab; a client's own id is found by inference_id"
-    )
-    return message, ("inference_id",)
-
-
-def _task_type(text: str) -> str | None:
+def _task_type(text: str) -> str | _Wrong:
     task_type = task_type_named(text)
-    return None if task_type is None else task_type.name
-
-
-def _no_task_type(text: str) -> tuple[str, Sequence[str]]:
+    if task_type is not None:
+        return task_type.name
     near = nearest(text, TASK_TYPES)
     message = f"there is no task type {shortened(text)}; {describe_known(near, list(TASK_TYPES))}"
     return message, list(dict.fromkeys([*near, *TASK_TYPES]))
 
 
-FORMS: Final[Mapping[str, Form]] = {
-    "data_hash": Form(data_hash_of, str.lower, _no_hash),
-    "uid": Form(_uid, str.lower, _no_uid),
-    "task_type": Form(_task_type, str, _no_task_type),
+FORMS: Final[Mapping[str, Callable[[str], str | _Wrong]]] = {
+    **{"data_hash": _data_hash, "uid": _uid, "task_type": _task_type}
 }
-"""The form of a property's texts, by its name."""

@@ -1,7 +1,6 @@
 """Resolves a name in a filter: a property, a metadata key, or a column of a prediction."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -133,10 +132,6 @@ def _count_others(kind: Kind, types: Iterable[TypeSeen]) -> int:
     return max(0, elsewhere - doubled)
 
 
-MOST_TWICE: Final = 2
-"""The most nested conditions that each evaluate the inner one twice."""
-
-
 @dataclass(slots=True)
 class FilterCheck:
     """One check."""
@@ -149,8 +144,6 @@ class FilterCheck:
     """Whether it was saved before: impossible values are no longer refused."""
     inside: bool = False
     """Whether the check is inside `prediction(…)`, where names are columns."""
-    twice: int = 0
-    """The number of surrounding conditions that evaluate the inner one twice."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys in the filter."""
     warnings: dict[str, None] = field(default_factory=dict)
@@ -167,21 +160,6 @@ class FilterCheck:
                 f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
                 f"as a {kind}, and {counted(others, 'value is', 'values are')} not of that type."
             )
-
-    @contextmanager
-    def evaluated_twice(self, node: Node) -> Iterator[None]:
-        """Count the condition within as evaluated twice: if it is true, and if it is false."""
-        if self.twice == MOST_TWICE:
-            message = (
-                "conditions that are compared or tested for NULL can be nested at most"
-                f" {MOST_TWICE} deep: split the filter"
-            )
-            raise meaningless(node, message)
-        self.twice += 1
-        try:
-            yield
-        finally:
-            self.twice -= 1
 
 
 OWN, METADATA = "inference.", "metadata."

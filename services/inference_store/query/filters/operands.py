@@ -83,8 +83,7 @@ def of_kind(resolved: KnownKey | Described, kind: Kind) -> typed.Metadata | type
 
 
 def _truth(node: Operation, checking: FilterCheck) -> Value:
-    with checking.evaluated_twice(node):
-        predicate = checking.to_predicate(node, checking)
+    predicate = checking.to_predicate(node, checking)
     if isinstance(predicate, typed.Fixed) and predicate.value is not None:
         return Constant("bool", predicate.value)
     return typed.PredicateValue(predicate)

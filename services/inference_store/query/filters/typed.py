@@ -268,6 +268,6 @@ def comparisons_in(predicate: Predicate) -> int:
         elif is_dataclass(node) and not isinstance(node, Constant):
             number += not isinstance(node, _FREE)
             inside = [getattr(node, member.name) for member in fields(node)]
-            # once for true, once for false
-            waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
+            # once for true, once for false, and each level costs the planner more
+            waiting.extend(inside * 4 if isinstance(node, PredicateValue | Unknown) else inside)
     return min(number, MOST + 1)
