@@ -174,18 +174,16 @@ def _cut(items: Sequence[Indexable], rows: Sequence[Rows]) -> Iterator[dict[UUID
     waiting = sorted(range(len(items)), key=lambda n: items[n].event.model_id)
     while waiting:
         batch: dict[UUID, int] = {}
-        repeated, size, model_id = [], 0, None
-        for n in waiting:
+        later, size, model_id = list[int](), 0, items[waiting[0]].event.model_id
+        for place, n in enumerate(waiting):
             event, size = items[n].event, size + rows[n].count
-            if event.uid in batch and model_id == event.model_id:
-                repeated.append(n)
-                continue
-            if batch and (model_id != event.model_id or size > _MOST_ROWS):
-                yield batch
-                batch, size = {}, rows[n].count
-            batch[event.uid], model_id = n, event.model_id
+            if model_id != event.model_id or (batch and size > _MOST_ROWS):
+                later += waiting[place:]
+                break
+            if batch.setdefault(event.uid, n) != n:
+                later.append(n)
         yield batch
-        waiting = repeated
+        waiting = later
 
 
 def _write(inferences: Sequence[tuple[Indexable, Rows]], dictionary: Dictionary) -> str:

@@ -85,10 +85,6 @@ class Names:
         """Return an exact number as a parameter; a double by its shortest spelling."""
         return self.bind_one(Decimal(str(number)), Numeric())
 
-    def key(self, key: int) -> ColumnElement[Any]:
-        """Return a metadata key's integer as a parameter."""
-        return self.bind_one(key, INTEGER())
-
     def label(self, name: str) -> int:
         """Return a label's integer; NO_LABEL for a label that nothing has."""
         return self.labels.get(name, NO_LABEL)
@@ -176,7 +172,9 @@ class Combination:
 
     def _value_of(self, table: Table, key: int) -> FromClause:
         row = table.alias()
-        return self.take(row, self.scan_range.of(row), row.c.key == self.names.key(key))
+        return self.take(
+            row, self.scan_range.of(row), row.c.key == self.names.bind_one(key, INTEGER())
+        )
 
     def own(self) -> FromClause:
         """Return the row of `inference`: the present one, if there is one."""
@@ -309,5 +307,5 @@ class OfKey(Condition):
         return or_(*has) if self.when else ~or_(*has)
 
     def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
-        here = and_(scan_range.of(table), table.c.key == self.names.key(self.key))
+        here = and_(scan_range.of(table), table.c.key == self.names.bind_one(self.key, INTEGER()))
         return and_(here, ~table.c.is_null) if self.valued and "is_null" in table.c else here

@@ -1,5 +1,6 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -143,23 +144,19 @@ def merge_equalities(parts: Iterable[Predicate]) -> list[Predicate]:
     """Return the disjunction with as few parts as possible; nested ones are flattened."""
     # by its spelling: equal numbers that are written with different digits are different values
     lists: dict[str, list[Value]] = {}
-    others: list[Predicate] = []
-    for part in map(put_constant_right, _flatten(parts)):
-        match part:
-            case Compared("=" | "in", (of, Constant(), *_)) if not isinstance(of, Constant):
-                lists.setdefault(repr(of), [of]).extend(part.values[1:])
-            case _:
+    others, waiting = list[Predicate](), deque(parts)
+    while waiting:
+        match put_constant_right(waiting.popleft()):
+            case typed.Or(inner):
+                waiting.extendleft(reversed(inner))
+            case Compared("=" | "in", (of, Constant(), *_) as values) if not isinstance(
+                of, Constant
+            ):
+                lists.setdefault(repr(of), [of]).extend(values[1:])
+            case part:
                 others.append(part)
     merged = [Compared("=" if len(of) == 2 else "in", tuple(of)) for of in lists.values()]
     return [*merged, *others]
-
-
-def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
-    for part in parts:
-        if isinstance(part, typed.Or):
-            yield from _flatten(part.parts)
-        else:
-            yield part
 
 
 def _not_all_of(doubts: Doubts, names: Names) -> Condition:
@@ -398,17 +395,18 @@ def lead_by_predictions(predicate: Compared, names: Names, when: bool) -> Condit
         case Compared(op, (typed.Counted(condition), Constant() as number)) if (
             op in typed.COMPARISONS and names_labels(condition)
         ):
-            op = op if when else typed.OPPOSITE[op]
-        case _:
-            return None
-    if typed.COMPARISONS[op](Decimal(0), number.value):
-        return None
-
-    def select_counted(scan_range: ScanRange) -> Uids:
-        grouped = _rows(condition, names, scan_range).group_by(prediction.c.uid)
-        return grouped.having(SQL_COMPARISONS[op](func.count(), names.constant(number)))
-
-    return Driven(compare(predicate, names, when), select_counted, "prediction")
+            is_so = typed.COMPARISONS[op if when else typed.OPPOSITE[op]]
+            if not is_so(Decimal(0), number.value):
+                return Driven(
+                    compare(predicate, names, when),
+                    lambda scan_range: (
+                        _rows(condition, names, scan_range)
+                        .group_by(prediction.c.uid)
+                        .having(is_so(func.count(), names.constant(number)))
+                    ),
+                    "prediction",
+                )
+    return None
 
 
 def lead_by_first(

@@ -252,19 +252,19 @@ def _metadata(value: typed.Metadata, rows: Combination) -> Side:
 def _property(value: typed.Property, rows: Combination) -> Side:
     if value.name == "inference_ids":
         return Side("string", rows.id().c.value, rows.names, nullable=False)
-    return _stored(PROPERTIES[value.name], rows.own(), rows, "top_label")
+    return _stored(PROPERTIES[value.name], rows.own(), rows)
 
 
 def _column(value: typed.Column, rows: Combination) -> Side:
-    return _stored(PREDICTION_COLUMNS[value.name], rows.prediction(), rows, "label")
+    return _stored(PREDICTION_COLUMNS[value.name], rows.prediction(), rows)
 
 
-def _stored(entry: properties.Property, row: Any, rows: Combination, label: str) -> Side:
+def _stored(entry: properties.Property, row: Any, rows: Combination) -> Side:
     assert entry.sql is not None, f"{entry.name} is no single value"
     assert entry.kind != "location", f"{entry.name} is no value to compare"
     sql = entry.sql(row)
-    if entry.name == label:
-        return Label("string", sql, rows.names, number=row.c[label])
+    if entry.name in {"label", "top_label"}:
+        return Label("string", sql, rows.names, number=row.c[entry.name])
     if entry.stored == "double":
         return Double.of(sql, rows.names)
     if entry.stored == "whole":

@@ -120,7 +120,9 @@ class _Reading:
         self._text(op, SourceRange(f"{at.path}.op"))
         entry = entry_of(op)
         if entry is None and not is_bare(op):
-            raise _no_operation(op, at)
+            supported = [name for name, known in OPERATIONS.items() if known.is_supported]
+            message = f"there is no operation {op[:64]!r}; {describe_known((), supported)}"
+            raise slip_at(op, at) or Refusal(message, at, supported)
         nodes = self._nodes(args, f"{at.path}.args", level)
         return Operation(op if entry is None else entry.name, nodes, at)
 
@@ -217,9 +219,3 @@ def _is_number(value: Json) -> bool:
 
 def _read_number(value: Any, at: SourceRange) -> Decimal:
     return literals.number(repr(value) if isinstance(value, float) else str(value), at)
-
-
-def _no_operation(op: str, at: SourceRange) -> Refusal:
-    supported = [name for name, entry in OPERATIONS.items() if entry.is_supported]
-    message = f"there is no operation {op[:64]!r}; {describe_known((), supported)}"
-    return slip_at(op, at) or Refusal(message, at, supported)

@@ -162,18 +162,6 @@ _SHOWN: Final = 76  # characters of a line that are shown around the place
 _BEFORE: Final = 40
 
 
-def fault(
-    message: str, at: SourceRange, source: str | None, suggestions: Sequence[str] = ()
-) -> Fault:
-    """Describe an error at a place; if the text is known, carets under it point at the place."""
-    if source is None or at.start is None:
-        return Fault(at.path, message, tuple(suggestions))
-    described = f"{where(at, source)}: {message}\n{pointed(at, source)}"
-    line, column = _line_and_column(at.start, source)
-    length = max(1, (at.end or at.start) - at.start)
-    return Fault(at.path, described, tuple(suggestions), line, column, length)
-
-
 def where(at: SourceRange, source: str | None) -> str:
     """Return the place for people: `line 1, column 8`, or the path in JSON."""
     if source is None or at.start is None:
@@ -199,28 +187,19 @@ def pointed(at: SourceRange, source: str) -> str:
     return f"  {shown}\n  {' ' * (column - cut)}{'^' * max(1, width)}"
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
     """A refused part: the message, the place, and suggestions.
 
     `conformance`: the unsupported class. `error`: the error to raise if the filter can be read.
     """
 
-    def __init__(
-        self,
-        message: str,
-        at: SourceRange,
-        suggestions: Sequence[str] = (),
-        *,
-        conformance: str | None = None,
-        error: type[StoreError] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.at = at
-        self.suggestions = tuple(suggestions)
-        self.conformance = conformance
-        self.error = error
-        self.meant: str | None = None
+    message: str
+    at: SourceRange
+    suggestions: Sequence[str] = ()
+    conformance: str | None = field(default=None, kw_only=True)
+    error: type[StoreError] | None = field(default=None, kw_only=True)
+    meant: str | None = field(default=None, init=False)
 
     def hint(self, meant: str | None) -> "Refusal":
         """Add what was probably meant, in place of an earlier hint."""
@@ -232,7 +211,13 @@ class Refusal(Exception):
 def error_of(refused: Refusal, source: str | None) -> StoreError:
     """Return the error to raise; `source`: the text of the filter, if it was sent as text."""
     hint = "" if refused.meant is None else f"; probably meant: {refused.meant}"
-    faults = [fault(refused.message + hint, refused.at, source, refused.suggestions)]
+    at, described, place = refused.at, refused.message + hint, tuple[int, ...]()
+    if source is not None and at.start is not None:
+        # carets under the text point at the place
+        described = f"{where(at, source)}: {described}\n{pointed(at, source)}"
+        length = max(1, (at.end or at.start) - at.start)
+        place = (*_line_and_column(at.start, source), length)
+    faults = [Fault(at.path, described, tuple(refused.suggestions), *place)]
     if refused.conformance is not None:
         lacking = CONFORMANCE[refused.conformance]
         detail = f"{refused.message}; it belongs to the conformance class {lacking.title}"

@@ -163,6 +163,7 @@ _A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
 _IN_QUOTES: Final = "write the name in double quotes: "
 # Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
 # them. The first that matches counts; each may begin a little before the place.
+# fmt: off
 _SLIPS: Final = tuple(
     (re.compile(written, re.IGNORECASE), message, meant)
     for written, message, meant in (
@@ -180,20 +181,15 @@ _SLIPS: Final = tuple(
         (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", rf'{_IN_QUOTES}"metadata.\1"', r'"metadata.\1"'),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "a time stands in TIMESTAMP('…')", _A_TIME),
         (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
-        (
-            r"(?<![\w.])([\w.]+)\[\d+\]([\w.]*)",
-            r'an element of an array has no number: "\1[]\2" is any of them',
-            r'"\1[]\2"',
-        ),
-        (
-            r"('[^']*'|[\w.]+)\s+in\s+([\w.]+)",
-            "IN takes a list in brackets; an element of an array is found by =",
-            r"\2 = \1",
-        ),
+        (r"(?<![\w.])([\w.]+)\[\d+\]([\w.]*)",
+         r'an element of an array has no number: "\1[]\2" is any of them', r'"\1[]\2"'),
+        (r"('[^']*'|[\w.]+)\s+in\s+([\w.]+)",
+         "IN takes a list in brackets; an element of an array is found by =", r"\2 = \1"),
         (r";", "a filter is one condition, without a ;", ""),
         (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
     )
 )
+# fmt: on
 _BEFORE: Final = 32  # characters that a slip may begin before the place
 _AFTER: Final = 256
 

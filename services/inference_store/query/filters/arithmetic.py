@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation
 from typing import Final
 
-from inference_store.inference.metadata import MetadataCaps
+from inference_store.query.cql2.literals import CAPS
 
 from .typed import Applied, Constant, Function, Metadata, Value
 
@@ -14,8 +14,7 @@ _MOST_SETTLED: Final = 2_000
 """Digits of a calculation that is done here, and not by Postgres."""
 _MOST_EXPONENT: Final = 16
 _ROUNDED_DIGITS, _DOUBLE_DIGITS = 1_000, 350
-_CAPS: Final = MetadataCaps()
-_STORED_DIGITS: Final = _CAPS.digits + _CAPS.exponent
+_STORED_DIGITS: Final = CAPS.digits + CAPS.exponent
 
 
 def _precise(digits: int) -> Context:

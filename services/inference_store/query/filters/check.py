@@ -10,17 +10,8 @@ from inference_store.inference.events import data_hash_of
 from inference_store.inference.metadata import COORDINATES
 from inference_store.inference.nearest import describe_known, nearest, shortened
 from inference_store.inference.task_types import TASK_TYPES, task_type_named
-from inference_store.query.cql2.tree import (
-    Instant,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-    error_of,
-    expand,
-)
+from inference_store.query.cql2 import tree
+from inference_store.query.cql2.tree import error_of, expand
 from inference_store.query.properties import like_tokens
 
 from . import names, operands, typed
@@ -51,7 +42,7 @@ class Checked:
 
 
 def check(
-    node: Node,
+    node: tree.Node,
     known: KnownKeys,
     *,
     source: str | None = None,
@@ -70,7 +61,7 @@ def check(
             message = f"the filter asks more than {typed.MOST:,} comparisons: what is compared as a"
             message += " condition is asked several times, in an IN once for each item; split it"
             raise meaningless(node, message)
-    except Refusal as refused:
+    except tree.Refusal as refused:
         raise error_of(refused, source) from None
     _warn_of_others(predicate, checking)
     return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
@@ -110,24 +101,24 @@ def _may_be_meant(
 
 
 def check_value(
-    node: Node, kind: typed.Kind, known: KnownKeys, *, source: str | None = None
+    node: tree.Node, kind: typed.Kind, known: KnownKeys, *, source: str | None = None
 ) -> Value:
     """Return the typed value of an expression that is of this kind. Raises what `check` does."""
     try:
         return operands.value(node, kind, FilterCheck(known, to_predicate))
-    except Refusal as refused:
+    except tree.Refusal as refused:
         raise error_of(refused, source) from None
 
 
-def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
+def to_predicate(node: tree.Node, checking: FilterCheck) -> Predicate:
     """Return the predicate of a node. Raises Refusal."""
     match node:
-        case Scalar(value=bool() as fixed):
+        case tree.Scalar(value=bool() as fixed):
             return typed.Fixed(fixed)
-        case Named():
+        case tree.Named():
             operands.require("bool", node, checking, at=node.at)
             return Compared("=", (operands.value(node, "bool", checking), Constant("bool", True)))
-        case Operation():
+        case tree.Operation():
             meant = expand(node)
             if meant is not node:
                 return to_predicate(meant, checking)
@@ -136,20 +127,20 @@ def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
     raise meaningless(node, "a condition is expected here, such as `frame_number > 9000`")
 
 
-def _parts(node: Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
+def _parts(node: tree.Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
     return tuple(to_predicate(arg, checking) for arg in node.args)
 
 
-def _compared(node: Operation, checking: FilterCheck) -> Predicate:
-    has_order = node.op not in ("=", "<>")
-    for of, truth in (node.args, node.args[::-1]) if node.op != "between" else ():
+def _compared(node: tree.Operation, checking: FilterCheck) -> Predicate:
+    is_equality = node.op in ("=", "<>")
+    for of, truth in (node.args, node.args[::-1]) if is_equality else ():
         match truth:
-            case Scalar(value=bool() as is_so) if operands.is_condition(of):
-                _refuse_order(node, "bool", has_order)
+            case tree.Scalar(value=bool() as is_so) if operands.is_condition(of):
                 predicate = to_predicate(of, checking)
                 return predicate if is_so is (node.op == "=") else typed.Not(predicate)
     kind = operands.common(node.args, checking)
-    _refuse_order(node, kind, has_order)
+    if kind == "bool" and not is_equality:
+        raise impossible(node, "booleans have no order: compare them with = or <>")
     values = operands.values(node.args, kind, checking)
     values = as_stored(node.op, node.args, values, checking)
     match node.op, values:
@@ -160,15 +151,13 @@ def _compared(node: Operation, checking: FilterCheck) -> Predicate:
     return Compared(cast(typed.Test, node.op), values)
 
 
-def _refuse_order(node: Operation, kind: typed.Kind, has_order: bool) -> None:
-    if has_order and kind == "bool":
-        raise impossible(node, "booleans have no order: compare them with = or <>")
-
-
-def _in(node: Operation, checking: FilterCheck) -> Predicate:
+def _in(node: tree.Operation, checking: FilterCheck) -> Predicate:
     of, items = node.args
-    assert isinstance(items, Listed), "IN takes a list"
-    if sum(not isinstance(item, Scalar | Instant) for item in items.items) > MOST_CALCULATED:
+    assert isinstance(items, tree.Listed), "IN takes a list"
+    if (
+        sum(not isinstance(item, tree.Scalar | tree.Instant) for item in items.items)
+        > MOST_CALCULATED
+    ):
         message = f"at most {MOST_CALCULATED} names or calculations are allowed in a list of IN"
         raise meaningless(node, message)
     lefts: dict[typed.Kind, Value] = {}
@@ -193,7 +182,7 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
 
 
-def _like(node: Operation, checking: FilterCheck) -> Predicate:
+def _like(node: tree.Operation, checking: FilterCheck) -> Predicate:
     for arg in node.args:
         operands.require("string", arg, checking, at=node.at)
     values = tuple(operands.value(arg, "string", checking) for arg in node.args)
@@ -210,30 +199,30 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
     return Compared("like", values)
 
 
-def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
+def _is_null(node: tree.Operation, checking: FilterCheck) -> Predicate:
     [of] = node.args
     if operands.is_condition(of):
         return typed.Unknown(to_predicate(of, checking))
-    if isinstance(of, Named) and not checking.inside:
+    if isinstance(of, tree.Named) and not checking.inside:
         if operands.is_location(of, checking):
             return typed.Unknown(typed.Located("intersects"))
         resolved = names.meaning(of, checking)
         if isinstance(resolved, KnownKey):
             return typed.Missing(operands.of_kind(resolved, "string"))
-    if not isinstance(of, Named | Operation):
+    if not isinstance(of, tree.Named | tree.Operation):
         return typed.Fixed(False)
     return typed.Missing(*operands.values((of,), operands.common((of,), checking), checking))
 
 
-def _sent(node: Operation, checking: FilterCheck) -> Predicate:
+def _sent(node: tree.Operation, checking: FilterCheck) -> Predicate:
     operands.refuse_inside(node, checking)
     [of] = node.args
-    assert isinstance(of, Named), "sent() takes a name"
+    assert isinstance(of, tree.Named), "sent() takes a name"
     key = names.key(of, checking)
     return typed.Sent(key.name, key.key, key.many)
 
 
-_PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] = {
+_PREDICATES: Final[Mapping[str, Callable[[tree.Operation, FilterCheck], Predicate]]] = {
     "and": lambda node, checking: typed.And(_parts(node, checking)),
     "or": lambda node, checking: typed.Or(_parts(node, checking)),
     "not": lambda node, checking: typed.Not(to_predicate(node.args[0], checking)),
@@ -253,7 +242,7 @@ _FOLD: Final = ("casei", "accenti")
 
 
 def as_stored(
-    op: str, nodes: Sequence[Node], values: tuple[Value, ...], checking: FilterCheck
+    op: str, nodes: Sequence[tree.Node], values: tuple[Value, ...], checking: FilterCheck
 ) -> tuple[Value, ...]:
     """Return the values of a comparison, with literals in the stored spelling.
 
@@ -263,7 +252,7 @@ def as_stored(
     alone = [
         node.op.upper()
         for node, value in zip(nodes, values, strict=True)
-        if isinstance(node, Operation) and node.op in _FOLD and isinstance(value, Constant)
+        if isinstance(node, tree.Operation) and node.op in _FOLD and isinstance(value, Constant)
     ]
     if alone and not any(isinstance(value, typed.Applied) for value in values):
         message = f"{alone[0]} folds the text beside it alone: write it around the name, too."
@@ -283,7 +272,7 @@ def as_stored(
     return values
 
 
-def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+def _refuse_below_nothing(op: str, nodes: Sequence[tree.Node], values: Sequence[Value]) -> None:
     # The bound that the distance must not exceed: the last value, or the one before it.
     index = -1
     if not isinstance(values[0], typed.Distance):
@@ -302,7 +291,7 @@ def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value
 _Wrong: TypeAlias = tuple[str, Sequence[str]]
 
 
-def _formed(op: str, name: str, node: Node, value: Value, checking: FilterCheck) -> Value:
+def _formed(op: str, name: str, node: tree.Node, value: Value, checking: FilterCheck) -> Value:
     if not isinstance(value, Constant):
         return value
     text = str(value.value)

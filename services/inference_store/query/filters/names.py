@@ -44,13 +44,14 @@ def meaningless(node: Node, message: str, suggestions: Sequence[str] = ()) -> Re
     return Refusal(message, node.at, suggestions, error=InvalidFilter)
 
 
-def unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
-    """Return the error for a metadata key that no requested model has."""
-    nearest = describe_alike(near)
+def _unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
+    others = describe_alike(near)
     if len(name) > LONGEST:
-        nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"
-    message = f"there is no metadata key {shortened(name)}; {nearest}"
-    return Refusal(message, node.at, near, error=UnknownKey)
+        others = "one over the cap of length is listed by its beginning and '…', and not indexed"
+    message = f"there is no metadata key {shortened(name)}; {others}"
+    column = name.removeprefix("predictions.").removeprefix("prediction.")
+    meant = f"prediction({column} …)" if column in PREDICTION_COLUMNS else meant_by(node)
+    return Refusal(message, node.at, near, error=UnknownKey).hint(meant)
 
 
 UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
@@ -230,9 +231,7 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
             near = checking.known_keys.nearest.get(name, ())
             if may_be_property:
                 near = nearest(name, [*near, *PROPERTIES]) or near
-            column = column_of(name)
-            meant = f"prediction({column} …)" if column else meant_by(node)
-            raise unknown_key(node, name, near).hint(meant)
+            raise _unknown_key(node, name, near)
         known_key = KnownKey(name)
     if known_key.key is None and checking.unknown_keys == "accept":
         checking.warn(f"No inference has the metadata key {name!r} yet.")
@@ -245,15 +244,6 @@ def column(node: Named) -> Property:
     entry = PREDICTION_COLUMNS.get(node.name)
     if entry is None:
         columns = list(PREDICTION_COLUMNS)
-        message = (
-            f"inside prediction(…) names are columns of a prediction only, and {node.name!r} is "
-            f"none; they are {', '.join(columns)}"
-        )
-        raise meaningless(node, message, columns)
+        message = f"inside prediction(…) names are columns of a prediction only, and {node.name!r}"
+        raise meaningless(node, f"{message} is none; they are {', '.join(columns)}", columns)
     return entry
-
-
-def column_of(name: str) -> str | None:
-    """Return the column of predictions that a name means, with or without `prediction.`."""
-    column = name.removeprefix("predictions.").removeprefix("prediction.")
-    return column if column in PREDICTION_COLUMNS else None

@@ -1,14 +1,15 @@
 """Operands of comparisons: their possible kinds, and their typed values."""
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, cast
 
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
 from inference_store.inference.json_text import is_number, storable
-from inference_store.inference.metadata import COORDINATES, METADATA_TYPES, MetadataCaps
+from inference_store.inference.metadata import COORDINATES, METADATA_TYPES
 from inference_store.query.cql2 import meant_by
+from inference_store.query.cql2.literals import CAPS
 from inference_store.query.cql2.tree import (
     Geometry,
     Instant,
@@ -222,16 +223,10 @@ def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
     return min(shared, key=weight)
 
 
-_CAPS: Final = MetadataCaps()
-_TYPE_OF: Final[Mapping[Kind, str]] = {
-    **{"string": "string", "timestamp": "timestamp", "number": "float", "bool": "bool"}
-}
-
-
 def read_as(kind: Kind, value: Any) -> Any:
     """Return the typed value, parsed like stored metadata; None: it is not of this kind."""
-    parse: Callable[[str, MetadataCaps], Any] = METADATA_TYPES[_TYPE_OF[kind]].parse
-    return parse(str(value).lower() if isinstance(value, bool) else str(value), _CAPS)[0]
+    parse: Any = METADATA_TYPES["float" if kind == "number" else kind].parse
+    return parse(str(value).lower() if isinstance(value, bool) else str(value), CAPS)[0]
 
 
 def constant(literal: Scalar | Instant, kind: Kind) -> Constant:
@@ -254,19 +249,11 @@ MOST_NAMES: Final = 8
 
 def refuse_many(node: Node, values: Sequence[Value]) -> None:
     """Raise InvalidFilter for too many combinations of values."""
-    leaves = [leaf for value in values for leaf in names_within(value)]
-    if sum(map(typed.is_many, leaves)) > MOST_MANY:
-        message = f"at most {MOST_MANY} names with several values are allowed in one comparison"
-        raise meaningless(node, message)
-    if len(set(leaves)) > MOST_NAMES:
-        message = f"at most {MOST_NAMES} different names are allowed in one comparison"
-        raise meaningless(node, message)
-
-
-def names_within(of: Value) -> Iterator[Value]:
-    """Yield the names that a value is calculated from."""
     names = (typed.Metadata, typed.Property, typed.Column)
-    return (leaf for leaf in typed.leaves_of(of) if isinstance(leaf, names))
+    leaves = [leaf for value in values for leaf in typed.leaves_of(value) if type(leaf) in names]
+    if sum(map(typed.is_many, leaves)) > MOST_MANY or len(set(leaves)) > MOST_NAMES:
+        message = f"in one comparison at most {MOST_NAMES} different names are allowed, and at most"
+        raise meaningless(node, f"{message} {MOST_MANY} of them with several values")
 
 
 _SWAPPED = "longitude and latitude may be swapped"

@@ -4,17 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from inference_store.query.cql2.tree import (
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-)
+from inference_store.query.cql2 import tree
 from inference_store.query.properties import Property
 
 from . import names, operands, typed
@@ -29,23 +19,23 @@ _FLIPPED: Final[Mapping[Relation, Relation]] = {
 }
 
 
-def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
+def check_array_function(node: tree.Operation, checking: FilterCheck) -> Predicate:
     """Return the relation of a name's values and constants. Raises InvalidFilter, NotKept,
     ImpossibleComparison."""
     operands.refuse_inside(node, checking)
     relation = cast(Relation, node.op.removeprefix("a_"))
     known = checking.known_keys
-    match [names.elements(arg, known) if isinstance(arg, Named) else arg for arg in node.args]:
-        case (Named() as of, Listed() as items):
+    match [names.elements(arg, known) if isinstance(arg, tree.Named) else arg for arg in node.args]:
+        case (tree.Named() as of, tree.Listed() as items):
             pass
-        case (Listed() as items, Named() as of):
+        case (tree.Listed() as items, tree.Named() as of):
             relation = _FLIPPED.get(relation, relation)
         case _:
             raise _not_kept(node)
     resolved = names.meaning(of, checking)
     constants: dict[Kind, dict[Constant, None]] = {}
     for item in items.items:
-        if not isinstance(item, Scalar | Instant):
+        if not isinstance(item, tree.Scalar | tree.Instant):
             raise _not_kept(item)
         kind = operands.common((of, item), checking)
         constants.setdefault(kind, {})[operands.constant(item, kind)] = None
@@ -61,9 +51,9 @@ def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
     )
 
 
-def _not_kept(node: Node) -> Refusal:
+def _not_kept(node: tree.Node) -> tree.Refusal:
     message = "this takes a name and values that are written out: A_CONTAINS(tags, ('a', 'b'))"
-    return Refusal(message, node.at, conformance="array-functions")
+    return tree.Refusal(message, node.at, conformance="array-functions")
 
 
 Sets: TypeAlias = Mapping[typed.Metadata | typed.Property, tuple[Constant, ...]]
@@ -119,7 +109,7 @@ def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
     return Or((*map(_sure, parts), And(tuple(And((part, Not(part))) for part in parts))))
 
 
-def _refuse_one_value(of: Named, resolved: KnownKey | Property, checking: FilterCheck) -> None:
+def _refuse_one_value(of: tree.Named, resolved: KnownKey | Property, checking: FilterCheck) -> None:
     """Refuse a name with a single value; an unseen key may have several."""
     if resolved.many or (isinstance(resolved, KnownKey) and not resolved.types):
         return
@@ -128,82 +118,63 @@ def _refuse_one_value(of: Named, resolved: KnownKey | Property, checking: Filter
 
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within"})
-_ALL_LITERALS: Final = "basic-spatial-functions-plus"
 _BEYOND: Final = Decimal(181)
 """A degree beyond the antimeridian, where nothing lies: it is no edge of a box across it."""
 
 
-def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
+def check_spatial_relation(node: tree.Operation, checking: FilterCheck) -> Predicate:
     """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
     operands.refuse_inside(node, checking)
-    located = [not isinstance(arg, Geometry) for arg in node.args]
+    located = [not isinstance(arg, tree.Geometry) for arg in node.args]
     if not any(located):
         message = "two geometries that are both written out are not compared"
-        raise Refusal(message, node.at, conformance=_ALL_LITERALS)
+        raise tree.Refusal(message, node.at, conformance="basic-spatial-functions-plus")
     for is_name, arg in zip(located, node.args, strict=True):
         if is_name and not operands.is_location(arg, checking):
             message = "this takes the location and a geometry that is written out"
             raise meaningless(node, message, ("location",))
     if all(located):
         return Not(typed.Located("intersects"))
-    shape = cast(Geometry, node.args[located.index(False)])
-    areas, points = tuple(_areas(shape)), tuple(_points(shape))
+    shape = cast(tree.Geometry, node.args[located.index(False)])
+    areas, points = list[typed.Area](), list[typed.Point]()
+    for part in _parts(shape):
+        if part.shape == "Point":
+            points.append(point_of(part.coordinates, part))
+        elif part.shape == "BBox":
+            areas += _boxes(part)
+        else:
+            rings = cast(Any, part.coordinates)
+            outer, *holes = (tuple(point_of(at, part) for at in ring) for ring in rings)
+            areas.append(typed.Area(outer, tuple(holes)))
     if node.op == "s_intersects" or located[0]:
         relation = "within" if node.op == "s_within" else "intersects"
-        return typed.Located(cast(Any, relation), areas, points)
+        return typed.Located(cast(Any, relation), tuple(areas), tuple(points))
     # a geometry lies in the location: a point may, an area never
     each = [typed.Located("intersects", points=(point,)) for point in points]
-    some = typed.Located("intersects", areas)
+    some = typed.Located("intersects", tuple(areas))
     return And((some, Not(some))) if areas else And(tuple(each))
 
 
-def _parts(whole: Geometry) -> Iterator[Geometry]:
+def _parts(whole: tree.Geometry) -> Iterator[tree.Geometry]:
     many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
     for part in whole.geometries:
         yield from _parts(part)
     if whole.shape in many:
         for coordinates in cast(Any, whole.coordinates):
-            yield Geometry(many[whole.shape], coordinates, at=whole.at)
+            yield tree.Geometry(many[whole.shape], coordinates, at=whole.at)
     elif whole.shape != "GeometryCollection":
         yield whole
 
 
-def _points(whole: Geometry) -> Iterator[typed.Point]:
-    for part in _parts(whole):
-        if part.shape == "Point":
-            yield point_of(part.coordinates, part)
-
-
-def _areas(whole: Geometry) -> Iterator[typed.Area]:
-    for part in _parts(whole):
-        if part.shape == "Polygon":
-            rings = [
-                tuple(point_of(corner, part) for corner in ring)
-                for ring in cast(Any, part.coordinates)
-            ]
-            yield typed.Area(rings[0], tuple(rings[1:]))
-        elif part.shape == "BBox":
-            yield from _boxes(part)
-        elif part.shape != "Point":
-            message = f"{part.shape} is no geometry that a location can be asked for"
-            raise Refusal(message, part.at, conformance=_ALL_LITERALS)
-
-
-def _boxes(box: Geometry) -> Iterator[typed.Area]:
+def _boxes(box: tree.Geometry) -> Iterator[typed.Area]:
     """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
     west, south = point_of(numbers[:2], box)
     east, north = point_of(numbers[half : half + 2], box)
-    if west <= east:
-        yield _box(west, south, east, north)
-    else:
-        yield _box(west, south, _BEYOND, north)
-        yield _box(-_BEYOND, south, east, north)
-
-
-def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> typed.Area:
-    return typed.Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
+    spans = [(west, east)] if west <= east else [(west, _BEYOND), (-_BEYOND, east)]
+    for w, e in spans:
+        yield typed.Area(((w, south), (e, south), (e, north), (w, north), (w, south)))
 
 
 End: TypeAlias = Value | int
@@ -218,7 +189,7 @@ class Span(NamedTuple):
     instant: bool = False
 
 
-def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate:
+def check_temporal_relation(node: tree.Operation, checking: FilterCheck) -> Predicate:
     """Return a temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
     op = node.op
     operands.refuse_inside(node, checking)
@@ -242,8 +213,8 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
     return And(tuple(parts))
 
 
-def _span(node: Node, checking: FilterCheck) -> Span:
-    if not isinstance(node, Interval):
+def _span(node: tree.Node, checking: FilterCheck) -> Span:
+    if not isinstance(node, tree.Interval):
         at = _instant(node, checking)
         return Span(at, at, instant=True)
     start = -1 if node.start is None else _instant(node.start, checking)
@@ -260,8 +231,8 @@ def _is_many(end: End) -> bool:
     return not isinstance(end, int) and typed.is_many(end)
 
 
-def _instant(node: Node, checking: FilterCheck) -> Value:
-    if not isinstance(node, Named | Instant | Scalar):
+def _instant(node: tree.Node, checking: FilterCheck) -> Value:
+    if not isinstance(node, tree.Named | tree.Instant | tree.Scalar):
         message = "a temporal function takes instants, intervals, and names of instants"
         raise meaningless(node, message)
     operands.require("timestamp", node, checking, at=node.at)
