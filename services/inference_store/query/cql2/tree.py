@@ -93,11 +93,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operator, predicate or function applied, by its name in CQL2-JSON.
-
-    `and or not = <> < > <= >= + - * / % div ^ like between in isNull casei accenti s_intersects …
-    t_after … a_contains …`; functions of this store by their own names (`prediction`).
-    """
+    """An operator, predicate or function, by its name in OPERATIONS, applied to arguments."""
 
     op: str
     args: "tuple[Node, ...]"

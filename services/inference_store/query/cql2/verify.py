@@ -158,7 +158,7 @@ def _counted(entry: Entry) -> str:
 
 
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
-_NAME: Final = re.compile(rf"{_WORD}+")
+_NAME: Final = re.compile(rf"(?={_WORD}*[^\W\d]){_WORD}+")  # with a letter
 _A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
 _IN_QUOTES: Final = "write the name in double quotes: "
 # Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
@@ -183,8 +183,8 @@ _SLIPS: Final = tuple(
         (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
         (r"(?<![\w.])([\w.]+)\[\d+\]([\w.]*)",
          r'an element of an array has no number: "\1[]\2" is any of them', r'"\1[]\2"'),
-        (r"('[^']*'|[\w.]+)\s+in\s+([\w.]+)",
-         "IN takes a list in brackets; an element of an array is found by =", r"\2 = \1"),
+        (r"(?<=\bin )([\w.]+)",
+         "IN takes a list in brackets; an element of an array is found by =", r"\1 = 'value'"),
         (r";", "a filter is one condition, without a ;", ""),
         (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
     )
@@ -207,7 +207,7 @@ def slip_at(source: str, at: SourceRange) -> Refusal | None:
     while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
         begin -= 1
     name = _NAME.match(source, begin, begin + 512)
-    if begin == offset or name is None or name.end() <= offset or name[0].isdecimal():
+    if begin == offset or name is None or name.end() <= offset:
         return None
     message = "write a name with other characters in double quotes"
     return Refusal(message, at, (quoted(name[0]),))

@@ -24,7 +24,7 @@ def _precise(digits: int) -> Context:
 
 EXACT: Final = _precise(2 * MOST_DIGITS)
 _CALCULATIONS: Final[Mapping[Function, Callable[[Decimal, Decimal], Decimal]]] = {
-    **{"+": EXACT.add, "-": EXACT.subtract, "*": EXACT.multiply},
+    **{"+": EXACT.add, "-": EXACT.subtract, "*": EXACT.multiply, "^": EXACT.power},
     **{"%": EXACT.remainder, "div": EXACT.divide_int},
     "/": _precise(16).divide,  # Postgres rounds a quotient of more digits
 }

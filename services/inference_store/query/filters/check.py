@@ -73,10 +73,9 @@ def _warn_of_others(predicate: Predicate, checking: FilterCheck, *, positive: bo
         case typed.And(parts) | typed.Or(parts):
             for part in parts:
                 _warn_of_others(part, checking, positive=positive)
-        case typed.Not(of):
-            _warn_of_others(of, checking, positive=not positive)
-        case typed.Unknown(of):
-            _warn_of_others(of, checking, positive=False)
+        case typed.Not(of) | typed.Unknown(of):
+            is_turned = isinstance(predicate, typed.Not) and not positive
+            _warn_of_others(of, checking, positive=is_turned)
         case Compared(op):
             nodes = list(typed.iterate_nodes(predicate))
             texts = [node.value for node in nodes if isinstance(node, Constant)]
@@ -125,10 +124,6 @@ def to_predicate(node: tree.Node, checking: FilterCheck) -> Predicate:
             if node.op in _PREDICATES:
                 return _PREDICATES[node.op](node, checking)
     raise meaningless(node, "a condition is expected here, such as `frame_number > 9000`")
-
-
-def _parts(node: tree.Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
-    return tuple(to_predicate(arg, checking) for arg in node.args)
 
 
 def _compared(node: tree.Operation, checking: FilterCheck) -> Predicate:
@@ -223,8 +218,8 @@ def _sent(node: tree.Operation, checking: FilterCheck) -> Predicate:
 
 
 _PREDICATES: Final[Mapping[str, Callable[[tree.Operation, FilterCheck], Predicate]]] = {
-    "and": lambda node, checking: typed.And(_parts(node, checking)),
-    "or": lambda node, checking: typed.Or(_parts(node, checking)),
+    "and": lambda node, checking: typed.And((*(to_predicate(of, checking) for of in node.args),)),
+    "or": lambda node, checking: typed.Or((*(to_predicate(of, checking) for of in node.args),)),
     "not": lambda node, checking: typed.Not(to_predicate(node.args[0], checking)),
     **dict.fromkeys(("=", "<>", "<", "<=", ">", ">=", "between"), _compared),
     "in": _in,
