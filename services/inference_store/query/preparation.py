@@ -13,31 +13,14 @@ from inference_store.index.tables import label, model_label
 from inference_store.inference.nearest import LONGEST, MOST_COMPARED, list_warnings
 from inference_store.query.deadline import ScanRange, has_marks, range_of_time
 
-from .conditions import (
-    compile_certain,
-    compile_condition,
-    compile_wanted,
-    list_labels,
-    read_names,
-)
-from .conditions.condition import (
-    NOTHING,
-    All,
-    Condition,
-    Negated,
-    Received,
-    combine_all,
-)
+from .conditions import compile_certain, compile_condition, compile_wanted, list_labels, read_names
+from .conditions.condition import NOTHING, All, Condition, Negated, Received, combine_all
 from .cql2.tree import Node
 from .filters import from_conditions
 from .filters.check import check
 from .filters.from_conditions import MetadataEntry
 from .filters.names import KnownKeys, find_known_keys, names_in
-from .filters.typed import (
-    And,
-    Predicate,
-    comparisons_in,
-)
+from .filters.typed import And, Predicate, comparisons_in
 from .lookup import Extent
 from .plan import Query
 
@@ -79,12 +62,9 @@ async def warn_of_unknown_labels(
     missing = sorted(set(names) - set(rows.scalars()))
     if not missing:
         return []
-    short = here.where(func.char_length(label.c.name) <= LONGEST)
-    names_of_models = sorted(
-        (await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars()
-    )
-    beginning = "No prediction of this model has the label"
-    return list_warnings(beginning, missing, names_of_models)
+    short = here.where(func.char_length(label.c.name) <= LONGEST).distinct().limit(MOST_COMPARED)
+    known = sorted((await connection.execute(short)).scalars())
+    return list_warnings("No prediction of this model has the label", missing, known)
 
 
 async def check_request(
@@ -96,10 +76,9 @@ async def check_request(
 
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
-    names = {entry.key for entry in request.metadata}
-    names |= {f"{key}[]" for key in names}  # the elements, if it is an array
-    if request.filter is not None:
-        names |= names_in(request.filter)
+    names = set() if request.filter is None else names_in(request.filter)
+    for entry in request.metadata:
+        names |= {entry.key, f"{entry.key}[]"}  # the elements, if it is an array
     keys = await find_known_keys(connection, models, names)
     predicates: list[Predicate] = []
     warnings: dict[str, None] = {}
@@ -186,5 +165,5 @@ async def build_query(
         nothing=condition == NOTHING,
         size=comparisons_in(whole),
         spans=extent.spans if extent else None,
-        wanted=compile_wanted(whole, names.compiled_by(compile_condition)),
+        wanted=compile_wanted(whole, names),
     )

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    Column,
     ColumnElement,
     FromClause,
     Integer,
@@ -62,21 +63,21 @@ def _column(name: str) -> Sql:
     return lambda row: row.c[name]
 
 
-# It correlates with this row, whatever query surrounds it, and however far out the row is.
-def _of_model(column: ColumnElement[Any]) -> Sql:
+def _looked_up(value: ColumnElement[Any], key: Column[Any], name: str) -> Sql:
     def select_value(row: FromClause) -> ColumnElement[Any]:
-        rows = select(column).where(registration.c.model == row.c.model)
-        return rows.correlate_except(registration).scalar_subquery()
+        rows = select(value).where(key == row.c[name])
+        # it correlates with this row, whatever query surrounds it, and however far out the row is
+        return rows.correlate_except(key.table).scalar_subquery()
 
     return select_value
+
+
+def _of_model(column: ColumnElement[Any]) -> Sql:
+    return _looked_up(column, registration.c.model, "model")
 
 
 def _label(name: str) -> Sql:
-    def select_value(row: FromClause) -> ColumnElement[Any]:
-        rows = select(label.c.name).where(label.c.label == row.c[name])
-        return rows.correlate_except(label).scalar_subquery()
-
-    return select_value
+    return _looked_up(label.c.name, label.c.label, name)
 
 
 def _milliseconds(start: str, end: str) -> Sql:
@@ -89,17 +90,11 @@ def _milliseconds(start: str, end: str) -> Sql:
 
 def _capture_problem(side: CaptureSide) -> Sql:
     """Return one of a few fixed names, which are literals of the statement."""
-    flags = flags_of(side)
-    return lambda row: case(
-        *(
-            (literal_column(f"'{flag}'") == any_(row.c.flags), literal_column(f"'{kind}'", Text))
-            for flag, kind in flags.items()
-        )
-    )
-
-
-def _text(name: str) -> Sql:
-    return lambda row: cast(row.c[name], String())
+    named: list[tuple[Any, Any]] = [
+        (literal_column(f"'{flag}'"), literal_column(f"'{kind}'", Text))
+        for flag, kind in flags_of(side).items()
+    ]
+    return lambda row: case(*((flag == any_(row.c.flags), kind) for flag, kind in named))
 
 
 _KINDS: Final[Mapping[type[Any], tuple[PropertyKind, Stored]]] = {
@@ -133,7 +128,8 @@ PROPERTIES: Final[Mapping[str, Property]] = {entry.name: entry for entry in (
              _of_model(registration.c.project_id)),
     Property("inference_id", "string", "the client's id", _column("inference_id")),
     Property("inference_ids", "string", "the client's id and its aliases", None, many=True),
-    Property("uid", "string", "the inference's own id, a UUID", _text("uid")),
+    Property("uid", "string", "the inference's own id, a UUID",
+             lambda row: cast(row.c.uid, String())),
     Property("received_at", "timestamp", "when the request came in", _column("received_at")),
     Property("forwarded_at", "timestamp", "when the model was asked", _column("forwarded_at")),
     Property("responded_at", "timestamp", "when the model had answered", _column("responded_at")),

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import accumulate, groupby
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -89,16 +90,10 @@ async def evaluate(
 def _group(predicates: Sequence[Predicate]) -> Iterator[list[Predicate]]:
     """Yield predicates that one statement asks for: building it takes time, and Postgres allows
     1,664 columns."""
-    group: list[Predicate] = []
-    size = 0
-    for predicate in predicates:
-        size += (nodes := sum(1 for _ in iterate_nodes((predicate,))))
-        if group and size > _MOST_NODES:
-            yield group
-            group, size = [], nodes
-        group.append(predicate)
-    if group:
-        yield group
+    sizes = accumulate(sum(1 for _ in iterate_nodes(predicate)) for predicate in predicates)
+    pairs = zip(predicates, sizes, strict=True)
+    for _, group in groupby(pairs, key=lambda pair: pair[1] // _MOST_NODES):
+        yield [predicate for predicate, _ in group]
 
 
 async def _ask(
@@ -138,10 +133,10 @@ class _OwnDictionary(Dictionary):
 
 def _with_keys(item: Indexable, names: Collection[str]) -> Indexable:
     """Return the inference with no more metadata than the predicates name."""
-    leaves = tuple(leaf for leaf in item.metadata.leaves if leaf.name in names)
-    presences = tuple(row for row in item.metadata.presences if row.name in names)
-    metadata = replace(item.metadata, entries=(), leaves=leaves, presences=presences)
-    return replace(item, metadata=metadata)
+    of = item.metadata
+    leaves = tuple(leaf for leaf in of.leaves if leaf.name in names)
+    presences = tuple(row for row in of.presences if row.name in names)
+    return replace(item, metadata=replace(of, entries=(), leaves=leaves, presences=presences))
 
 
 def _number(node: Any, keys: Mapping[str, int], several: Collection[str]) -> Any:
@@ -153,8 +148,8 @@ def _number(node: Any, keys: Mapping[str, int], several: Collection[str]) -> Any
         return replace(node, key=keys.get(node.name), many=many)
     if not is_dataclass(node) or isinstance(node, type):
         return node
-    parts = {part.name: getattr(node, part.name) for part in fields(node)}
-    return replace(node, **{name: _number(part, keys, several) for name, part in parts.items()})
+    parts = [_number(getattr(node, part.name), keys, several) for part in fields(node)]
+    return type(node)(*parts)
 
 
 def _build_statement(
@@ -179,18 +174,16 @@ def _cut(items: Sequence[Indexable], rows: Sequence[Rows]) -> Iterator[dict[UUID
     waiting = sorted(range(len(items)), key=lambda n: items[n].event.model_id)
     while waiting:
         batch: dict[UUID, int] = {}
-        repeated, size, model_id = [], 0, None
-        for n in waiting:
+        later, size, model_id = list[int](), 0, items[waiting[0]].event.model_id
+        for place, n in enumerate(waiting):
             event, size = items[n].event, size + rows[n].count
-            if event.uid in batch and model_id == event.model_id:
-                repeated.append(n)
-                continue
-            if batch and (model_id != event.model_id or size > _MOST_ROWS):
-                yield batch
-                batch, size = {}, rows[n].count
-            batch[event.uid], model_id = n, event.model_id
+            if model_id != event.model_id or (batch and size > _MOST_ROWS):
+                later += waiting[place:]
+                break
+            if batch.setdefault(event.uid, n) != n:
+                later.append(n)
         yield batch
-        waiting = repeated
+        waiting = later
 
 
 def _write(inferences: Sequence[tuple[Indexable, Rows]], dictionary: Dictionary) -> str:

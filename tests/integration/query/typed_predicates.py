@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from inference_store.query.filters.relations import relate_set, some_of_kinds
+from inference_store.query.filters.relations import relate_sets, some_of_kinds
 from inference_store.query.filters.typed import (
     And,
     Applied,
@@ -257,7 +257,7 @@ class PredicateMaker:
     def _array(self) -> Predicate:
         kind: Kind = self.draw(st.sampled_from(["string", "number", "bool"]))
         of = self._metadata(kind, self.draw(st.sampled_from(["tags[]", "deep.list[]", "never"])))
-        relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
+        relation = self.draw(st.sampled_from(["equals", "contains", "containedBy", "overlaps"]))
         some = st.sampled_from(["a", "b", "é", "1"]) if kind == "string" else None
         few = st.sampled_from([Decimal(1), Decimal(2)]) if kind == "number" else st.booleans()
         items = [
@@ -265,8 +265,8 @@ class PredicateMaker:
             for _ in range(self.draw(st.integers(0, 3)))
         ]
         if kind == "string" and self.draw(st.integers(0, 3)) == 0:
-            return relate_set(relation, Property("inference_ids", "string"), tuple(items))
-        return relate_set(relation, of, tuple(items))
+            return relate_sets(relation, {Property("inference_ids", "string"): tuple(items)})
+        return relate_sets(relation, {of: tuple(items)})
 
     def _upto(self, most: int) -> int:
         return int(self.draw(st.integers(0, most)))

@@ -2,9 +2,9 @@
 an inference has a key."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import (
     Boolean,
@@ -52,10 +52,6 @@ NO_LABEL = 0
 """No label has this integer."""
 
 
-Compile: TypeAlias = Callable[..., Condition]
-"""`compile_condition`: to the condition that a predicate is true, or (`when` False) false."""
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
     """The integers of a filter's names; no inference has a name that is not among them."""
@@ -63,18 +59,14 @@ class Names:
     labels: Mapping[str, int] = field(default_factory=dict)
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """The metadata keys `longitude` and `latitude`."""
-    compile: Compile | None = field(default=None, compare=False, repr=False)
-    """Compiles the predicates inside values and conditions."""
     _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
-
-    def compiled_by(self, compile: Compile) -> "Names":
-        """Return the same names, with the function that compiles inner predicates."""
-        return self if self.compile is not None else replace(self, compile=compile)
 
     def condition_of(self, predicate: typed.Predicate, *, when: bool = True) -> Condition:
         """Compile a predicate inside what is being compiled."""
-        assert self.compile is not None
-        return self.compile(predicate, self, when=when)
+        # The two need each other: a value may be made of a condition.
+        from .compiled import compile_condition  # noqa: PLC0415
+
+        return compile_condition(predicate, self, when=when)
 
     def bind_one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
         """Return a value as a parameter; equal values share one parameter."""
@@ -89,19 +81,9 @@ class Names:
         """Return a constant as a parameter."""
         return self.bind_one(constant.value, TYPES[constant.kind])
 
-    def constants(self, items: Sequence[typed.Constant], kind: typed.Kind) -> Any:
-        """Return constants of one kind as a list."""
-        return self.bind_many([item.value for item in items], TYPES[kind])
-
     def number(self, number: Decimal | float) -> ColumnElement[Any]:
         """Return an exact number as a parameter; a double by its shortest spelling."""
-        return self.bind_one(
-            number if isinstance(number, Decimal) else Decimal(repr(number)), Numeric()
-        )
-
-    def key(self, key: int) -> ColumnElement[Any]:
-        """Return a metadata key's integer as a parameter."""
-        return self.bind_one(key, INTEGER())
+        return self.bind_one(Decimal(str(number)), Numeric())
 
     def label(self, name: str) -> int:
         """Return a label's integer; NO_LABEL for a label that nothing has."""
@@ -121,14 +103,10 @@ async def read_names(connection: AsyncConnection, predicate: typed.Predicate) ->
     mapped = any(
         isinstance(node, (typed.Located, typed.Distance)) for node in typed.iterate_nodes(predicate)
     )
+    keys = sorted(COORDINATES) if mapped else []
     return Names(
         await _integers(connection, label.c.name, label.c.label, labels),
-        await _integers(
-            connection,
-            metadata_key.c.name,
-            metadata_key.c.key,
-            sorted(COORDINATES) if mapped else [],
-        ),
+        await _integers(connection, metadata_key.c.name, metadata_key.c.key, keys),
     )
 
 
@@ -141,15 +119,15 @@ def is_label(value: typed.Value) -> bool:
 
 def list_labels(predicate: Any, *ops: str) -> list[str]:
     """Return the labels that a predicate, or several, compare by IN or one of these operators."""
-    names: set[str] = set()
-    for node in typed.iterate_nodes(predicate):
-        if (
-            isinstance(node, typed.Compared)
-            and node.op in ("in", *ops)
-            and any(map(is_label, node.values))
-        ):
-            names |= {str(item.value) for item in node.values if isinstance(item, typed.Constant)}
-    return sorted(names)
+    of_labels = (
+        node.values
+        for node in typed.iterate_nodes(predicate)
+        if isinstance(node, typed.Compared)
+        and node.op in ("in", *ops)
+        and any(map(is_label, node.values))
+    )
+    constants = (of for values in of_labels for of in values if isinstance(of, typed.Constant))
+    return sorted({str(constant.value) for constant in constants})
 
 
 async def _integers(
@@ -194,11 +172,16 @@ class Combination:
 
     def _value_of(self, table: Table, key: int) -> FromClause:
         row = table.alias()
-        return self.take(row, self.scan_range.of(row), row.c.key == self.names.key(key))
+        return self.take(
+            row, self.scan_range.of(row), row.c.key == self.names.bind_one(key, INTEGER())
+        )
 
     def own(self) -> FromClause:
         """Return the row of `inference`: the present one, if there is one."""
-        return self._once("own", lambda: self._at_hand_or(inference))
+        row, other = row_at_hand(self.uid, inference), inference.alias()
+        if row is not None:
+            return row
+        return self._once("own", lambda: self.take(other, self.scan_range.of(other)))
 
     def prediction(self) -> FromClause:
         """Return the present row of `prediction`."""
@@ -219,23 +202,14 @@ class Combination:
         """Return `longitude` and `latitude`, both on the map."""
         return {name: self._coordinate(name) for name in COORDINATES}
 
-    def _coordinate(self, name: str) -> ColumnElement[Any]:
+    def _coordinate(self, name: str) -> Any:
         def row() -> FromClause:
             value_row = self._value_of(metadata_number, self.names.coordinates[name])
-            most = COORDINATES[name]
-            low, high = self.names.number(-most), self.names.number(most)
+            low, high = map(self.names.number, (-COORDINATES[name], COORDINATES[name]))
             self.where.append(value_row.c.value.between(low, high))
             return value_row
 
-        value: ColumnElement[Any] = self._once(name, row).c.value
-        return value
-
-    def _at_hand_or(self, table: Table) -> FromClause:
-        row = row_at_hand(self.uid, table)
-        if row is not None:
-            return row
-        other = table.alias()
-        return self.take(other, self.scan_range.of(other))
+        return self._once(name, row).c.value
 
     def _once(self, name: str, row: Any) -> FromClause:
         if name not in self._rows:
@@ -328,12 +302,10 @@ class OfKey(Condition):
         return select(row.c.uid).where(self._here(scan_range, row), is_elsewhere)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = [table.alias() for table in _SENT]
-        has_row = or_(
-            *(exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows)
-        )
-        return has_row if self.when else ~has_row
+        rows = (table.alias() for table in _SENT)
+        has = [exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows]
+        return or_(*has) if self.when else ~or_(*has)
 
     def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
-        here = and_(scan_range.of(table), table.c.key == self.names.key(self.key))
+        here = and_(scan_range.of(table), table.c.key == self.names.bind_one(self.key, INTEGER()))
         return and_(here, ~table.c.is_null) if self.valued and "is_null" in table.c else here

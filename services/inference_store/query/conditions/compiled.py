@@ -1,11 +1,12 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import chain, combinations
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -30,12 +31,13 @@ from inference_store.query.filters.typed import Compared, Constant, Predicate, V
 from . import condition as conditions
 from .combination import Combination, Found, Names, OfKey, is_label
 from .condition import EVERYTHING, NOTHING, Condition, Negated, Uids, combine_all, combine_either
+from .condition import Test as _Test
 from .sides import SQL_COMPARISONS, Side, build_side, test_location
 
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
     """Compile a predicate to the condition that it is true, or (`when` False) false; never NULL."""
-    return _COMPILERS[type(predicate)](predicate, names.compiled_by(compile_condition), when)
+    return _COMPILERS[type(predicate)](predicate, names, when)
 
 
 def _and(predicate: typed.And, names: Names, when: bool) -> Condition:
@@ -61,12 +63,11 @@ def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
 
 def _comparison(predicate: Compared, names: Names, when: bool) -> Condition:
     predicate = put_constant_right(predicate)
-    if any(_has_none(leaf, names) for value in list_values(predicate) for leaf in leaves_of(value)):
+    if any(_has_none(leaf, names) for leaf in _leaves_in(predicate)):
         return NOTHING
     led, _ = lead_by_first([predicate], names) if when else ([], None)
     return (
-        _of_time(predicate, names, when)
-        or _of_uid(predicate, when)
+        _of_uids(predicate, names, when)
         or next(iter(led), None)
         or lead_by_predictions(predicate, names, when)
         or compare(predicate, names, when)
@@ -83,34 +84,31 @@ def _mapped(names: Names) -> bool:
     return set(COORDINATES) <= set(names.coordinates)
 
 
-def _of_time(predicate: Compared, names: Names, when: bool) -> Condition | None:
-    """Compile `received_at`, which is never NULL, compared with an instant."""
-    received = typed.Property("received_at", "timestamp")
-    match predicate:
-        case Compared(op, (left, Constant(_, at))) if left == received and op in typed.COMPARISONS:
-            op = op if when else typed.OPPOSITE[op]
-            return combine_either(conditions.find_time_ranges(op, at))  # type: ignore[arg-type]
-        case Compared("between", (of, Constant() as low, Constant() as high)) if of == received:
-            bounds = Compared(">=", (of, low)), Compared("<=", (of, high))
-            return _and(typed.And(bounds), names, when)
-    return None
-
-
-def _of_uid(predicate: Compared, when: bool) -> Condition | None:
+def _of_uids(predicate: Compared, names: Names, when: bool) -> Condition | None:
+    """Compile what spans of uids answer: a comparison of `uid`, or of `received_at`, which is never
+    NULL."""
     match predicate:
         case Compared("=", (typed.Property("uid"), Constant(_, text))) if when:
             return combine_either(conditions.find_uid_range(str(text)))
+        case Compared(
+            "between", (typed.Property("received_at") as of, Constant() as low, Constant() as high)
+        ):
+            bounds = Compared(">=", (of, low)), Compared("<=", (of, high))
+            return _and(typed.And(bounds), names, when)
+        case Compared(op, (typed.Property("received_at"), Constant(_, at))) if (
+            op in typed.COMPARISONS
+        ):
+            op = op if when else typed.OPPOSITE[op]
+            return combine_either(conditions.find_time_ranges(op, at))  # type: ignore[arg-type]
     return None
 
 
 def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
     of = predicate.of
-    if isinstance(of, typed.Metadata):
-        if of.key is None:
-            return EVERYTHING if when else NOTHING
-        return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     if any(_has_none(leaf, names) for leaf in leaves_of(of)):
         return EVERYTHING if when else NOTHING
+    if isinstance(of, typed.Metadata) and of.key is not None:
+        return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     value = compare(Compared("outside", (of,)), names, when=True)
     return Negated(value) if when else value
 
@@ -146,38 +144,34 @@ def merge_equalities(parts: Iterable[Predicate]) -> list[Predicate]:
     """Return the disjunction with as few parts as possible; nested ones are flattened."""
     # by its spelling: equal numbers that are written with different digits are different values
     lists: dict[str, list[Value]] = {}
-    others: list[Predicate] = []
-    for part in map(put_constant_right, _flatten(parts)):
-        match part:
-            case Compared("=" | "in", (of, Constant(), *_)) if not isinstance(of, Constant):
-                lists.setdefault(repr(of), [of]).extend(part.values[1:])
-            case _:
+    others, waiting = list[Predicate](), deque(parts)
+    while waiting:
+        match put_constant_right(waiting.popleft()):
+            case typed.Or(inner):
+                waiting.extendleft(reversed(inner))
+            case Compared("=" | "in", (of, Constant(), *_) as values) if not isinstance(
+                of, Constant
+            ):
+                lists.setdefault(repr(of), [of]).extend(values[1:])
+            case part:
                 others.append(part)
     merged = [Compared("=" if len(of) == 2 else "in", tuple(of)) for of in lists.values()]
     return [*merged, *others]
 
 
-def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
-    for part in parts:
-        if isinstance(part, typed.Or):
-            yield from _flatten(part.parts)
-        else:
-            yield part
-
-
 def _not_all_of(doubts: Doubts, names: Names) -> Condition:
     """Return the condition that one of these parts of the inference is not in doubt."""
 
-    def tests(rows: Combination) -> Iterator[ColumnElement[bool]]:
-        yield or_(*(~test_flags(rows.own(), FLAGS[doubt]) for doubt in sorted(doubts)))
+    def tests(rows: Combination) -> Sequence[_Test]:
+        return [or_(*(~test_flags(rows.own(), FLAGS[doubt]) for doubt in sorted(doubts)))]
 
     return Found(doubts, names, tests, kind="flags")
 
 
-def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
+def test_flags(row: FromClause, flags: tuple[str, ...]) -> _Test:
     """Test whether a row of `inference` has one of these flags."""
     some = literal(list(flags), ARRAY(Text(collation="C")))
-    overlaps: ColumnElement[bool] = row.c.flags.overlap(some)
+    overlaps: _Test = row.c.flags.overlap(some)
     return overlaps
 
 
@@ -198,12 +192,7 @@ def compile_certain(predicate: Predicate, names: Names) -> Condition:
 
 # Properties whose index finds the values.
 _INDEXED: Final = frozenset({"inference_id", "data_hash"})
-
-
-def list_values(predicate: Compared) -> tuple[Value, ...]:
-    """Return the compared values, without the constants of a list and a pattern."""
-    is_several = predicate.op in typed.COMPARISONS or predicate.op == "between"
-    return predicate.values if is_several else predicate.values[:1]
+_IDS: Final = typed.Property("inference_ids", "string")
 
 
 def put_constant_right(predicate: Any) -> Any:
@@ -214,40 +203,36 @@ def put_constant_right(predicate: Any) -> Any:
     return predicate
 
 
-Which: TypeAlias = Literal["true", "false", "there"]
-"""What the tests find: a combination of values that satisfies the comparison, the only one, which
-does not, or any."""
-
-
 def compare(predicate: Compared, names: Names, when: bool) -> Condition:
     """Compile compared values: the comparison is true, or (`when` False) false."""
     if when:
-        return _found(predicate, names, "true")
+        return _find(predicate, names)
     if any(map(typed.is_many, _leaves_in(predicate))):
-        hit = _found(predicate, names, "true")
-        return combine_all([_found(predicate, names, "there"), Negated(hit)])
+        return combine_all([_find(predicate, names, None), Negated(_find(predicate, names))])
     if predicate.op in typed.OPPOSITE:
-        return _found(replace(predicate, op=typed.OPPOSITE[predicate.op]), names, "true")
-    return _found(predicate, names, "false")
+        return _find(replace(predicate, op=typed.OPPOSITE[predicate.op]), names)
+    return _find(predicate, names, False)
 
 
 def _leaves_in(predicate: Compared) -> list[Value]:
-    return [leaf for value in list_values(predicate) for leaf in leaves_of(value)]
+    return [leaf for value in predicate.values for leaf in leaves_of(value)]
 
 
-def _found(predicate: Compared, names: Names, which: Which) -> Found:
-    first, *others = list_values(predicate)
+def _find(predicate: Compared, names: Names, truth: bool | None = True) -> Found:
+    """Find a combination of values that satisfies the comparison; the only one, which does not
+    (`truth` False); or any (None)."""
+    first, *others = predicate.values
     leaves = _leaves_in(predicate)
     own = [leaf for leaf in leaves if not isinstance(leaf, Constant)]
-    is_equality = which == "true" and predicate.op == "="
+    is_equality = truth is True and predicate.op == "="
     constants = all(isinstance(other, Constant) for other in others)
     alone = constants and isinstance(first, typed.Metadata)
     is_indexed = constants and isinstance(first, typed.Property) and first.name in _INDEXED
-    scans = sum(2 if _is_ids(leaf) else 1 for leaf in own if _can_drive(leaf))
+    scans = sum(2 if leaf == _IDS else 1 for leaf in own if _can_drive(leaf))
     return Found(
-        (predicate, which),
+        (predicate, truth),
         names,
-        partial(_test, predicate, which),
+        partial(_test, predicate, truth),
         kind=_kind(own[0]) if own else "property",
         scans=scans or int(is_indexed),
         # of several values only one equals a constant, unless they are folded
@@ -259,68 +244,63 @@ def _found(predicate: Compared, names: Names, which: Which) -> Found:
     )
 
 
-def _test(predicate: Compared, which: Which, rows: Combination) -> Sequence[ColumnElement[bool]]:
-    sides = _build_sides(list_values(predicate), rows)
-    there = [side.sql.is_not(None) for side in sides if side.nullable]
-    if which == "there" or (predicate.op == "outside" and len(predicate.values) == 1):
+def _test(predicate: Compared, truth: bool | None, rows: Combination) -> Sequence[_Test]:
+    sides = _build_sides(predicate.values, rows)
+    there = [side.sql.is_not(None) for side in sides.values() if side.nullable]
+    if truth is None or (predicate.op == "outside" and len(predicate.values) == 1):
         return there
     hit = _hit(predicate, sides)
     # without a value it is unknown, even if one of two bounds alone is enough to make it false
-    return [*there, ~and_(*hit)] if which == "false" else hit
+    return hit if truth else [*there, ~and_(*hit)]
 
 
-def _hit(predicate: Compared, sides: Sequence[Side]) -> Sequence[ColumnElement[bool]]:
-    first, others = sides[0], predicate.values[1:]
-    constants = [other for other in others if isinstance(other, Constant)]
+def _hit(predicate: Compared, sides: Mapping[int, Side]) -> Sequence[_Test]:
+    first, values = sides[0], predicate.values
+    constants = [value for value in values[1:] if isinstance(value, Constant)]
+
+    def compare(op: typed.Comparison, n: int = 1) -> _Test:
+        right = values[n]
+        if isinstance(right, Constant):
+            return first.against(op, right)
+        return SQL_COMPARISONS[op](first.sql, sides[n].sql)
+
     match predicate.op:
         case "between":
-            above = compare_sides(">=", first, others[0], sides[1])
-            return [above, compare_sides("<=", first, others[1], sides[2])]
-        case "in" | "outside" as op:
-            among = first.among(constants)
-            return [among if op == "in" else ~among]
+            return [compare(">="), compare("<=", 2)]
+        case "in":
+            return [first.among(constants)]
+        case "outside":
+            return [~first.among(constants)]
         case "like":
             return [first.like(constants[0])]
         case op:
-            return [compare_sides(op, first, others[0], sides[1])]
+            return [compare(op)]
 
 
-def _build_sides(values: Sequence[Value], rows: Combination) -> list[Side]:
-    """Return the sides in order. Rows that can drive are added first: the others join them."""
-    order = sorted(range(len(values)), key=lambda n: not any(map(_can_drive, leaves_of(values[n]))))
+def _build_sides(values: Sequence[Value], rows: Combination) -> Mapping[int, Side]:
+    """Return the first side, and each other that is no constant. Rows that can drive are added
+    first: the others join them."""
+    places = (n for n, value in enumerate(values) if n == 0 or not isinstance(value, Constant))
+    order = sorted(places, key=lambda n: not any(map(_can_drive, leaves_of(values[n]))))
     sides = {n: build_side(values[n], rows) for n in order}
-    return [sides[n] for n in range(len(values))]
-
-
-def compare_sides(
-    op: typed.Comparison, left: Side, right: Value, side: Side
-) -> ColumnElement[bool]:
-    """Compare two sides, one of which may be a constant."""
-    if isinstance(right, Constant):
-        return left.against(op, right)
-    return SQL_COMPARISONS[op](left.sql, side.sql)
-
-
-def _is_ids(leaf: Value) -> bool:
-    return isinstance(leaf, typed.Property) and leaf.name == "inference_ids"
+    return dict(sorted(sides.items()))
 
 
 def _can_drive(leaf: Value) -> bool:
-    return isinstance(leaf, (typed.Metadata, typed.Distance)) or _is_ids(leaf)
+    return isinstance(leaf, (typed.Metadata, typed.Distance)) or leaf == _IDS
 
 
 def _kind(leaf: Value) -> str:
-    match leaf:
-        case typed.Metadata():
-            return "metadata"
-        case typed.Column() | typed.Counted():
-            return "prediction"
-        case typed.Distance():
-            return "place"
-        case typed.Property(name) if name in {"inference_id", "inference_ids", "uid"}:
-            return "id"
-        case _:
-            return "property"
+    if isinstance(leaf, typed.Property) and leaf.name in {"inference_id", "inference_ids", "uid"}:
+        return "id"
+    return _KINDS.get(type(leaf), "property")
+
+
+_KINDS: Final[Mapping[type[Any], str]] = {
+    typed.Metadata: "metadata",
+    **dict.fromkeys((typed.Column, typed.Counted), "prediction"),
+    typed.Distance: "place",
+}
 
 
 def compile_one(condition: Predicate | None, names: Names) -> Condition:
@@ -333,12 +313,11 @@ def names_labels(condition: Predicate | None) -> bool:
     match condition:
         case Compared("=" | "in", (of, Constant(), *_) | (Constant(), of)):
             return is_label(of)
-        case typed.And():
-            return any(map(names_labels, condition.parts))
-        case typed.Or():
-            return all(map(names_labels, condition.parts))
-        case _:
-            return False
+        case typed.And(parts):
+            return any(map(names_labels, parts))
+        case typed.Or(parts):
+            return all(map(names_labels, parts))
+    return False
 
 
 def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Condition:
@@ -355,12 +334,10 @@ def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Con
     if when:
         return some
     are_known = Compared("outside", (typed.Property("prediction_count", "number"),))
-    return combine_all([_found(are_known, names, "true"), Negated(some)])
+    return combine_all([_find(are_known, names), Negated(some)])
 
 
-def _test_prediction(
-    condition: Predicate | None, rows: Combination
-) -> Iterator[ColumnElement[bool]]:
+def _test_prediction(condition: Predicate | None, rows: Combination) -> Iterator[_Test]:
     row = prediction.alias()
     rows.take(row, rows.scan_range.of(row))
     yield compile_one(condition, rows.names).holds(rows.scan_range, row.c.uid)
@@ -407,7 +384,7 @@ class Driven(Condition):
     def uids(self, scan_range: ScanRange) -> Uids:
         return self.select(scan_range)
 
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> _Test:
         return self.condition.holds(scan_range, uid)
 
 
@@ -418,17 +395,18 @@ def lead_by_predictions(predicate: Compared, names: Names, when: bool) -> Condit
         case Compared(op, (typed.Counted(condition), Constant() as number)) if (
             op in typed.COMPARISONS and names_labels(condition)
         ):
-            op = op if when else typed.OPPOSITE[op]
-        case _:
-            return None
-    if typed.COMPARISONS[op](Decimal(0), number.value):
-        return None
-
-    def select_counted(scan_range: ScanRange) -> Uids:
-        grouped = _rows(condition, names, scan_range).group_by(prediction.c.uid)
-        return grouped.having(SQL_COMPARISONS[op](func.count(), names.constant(number)))
-
-    return Driven(compare(predicate, names, when), select_counted, "prediction")
+            is_so = typed.COMPARISONS[op if when else typed.OPPOSITE[op]]
+            if not is_so(Decimal(0), number.value):
+                return Driven(
+                    compare(predicate, names, when),
+                    lambda scan_range: (
+                        _rows(condition, names, scan_range)
+                        .group_by(prediction.c.uid)
+                        .having(is_so(func.count(), names.constant(number)))
+                    ),
+                    "prediction",
+                )
+    return None
 
 
 def lead_by_first(
@@ -457,13 +435,9 @@ def lead_by_first(
 def _of_first(part: Predicate) -> Predicate | None:
     """Return a condition on the first prediction's label or score as one on any prediction's."""
     match part:
-        case Compared("=" | "in", (typed.Property("top_label"), Constant(), *_)):
-            column = typed.Column("label", "string")
-        case Compared(op, (typed.Property("top_score"), *others)) if op not in (
-            "in",
-            "outside",
-        ) and all(isinstance(other, Constant) for other in others):
-            column = typed.Column("score", "number")
-        case _:
-            return None
-    return replace(part, values=(column, *part.values[1:]))
+        case Compared("=" | "in", (typed.Property("top_label"), Constant() as first, *others)):
+            return replace(part, values=(typed.Column("label", "string"), first, *others))
+        case Compared(op, (typed.Property("top_score"), *others)) if op not in ("in", "outside"):
+            if all(isinstance(other, Constant) for other in others):
+                return replace(part, values=(typed.Column("score", "number"), *others))
+    return None

@@ -76,9 +76,7 @@ class Condition:
         raise NotImplementedError
 
 
-def exists(
-    froms: Sequence[FromClause], *where: ColumnElement[bool], one_by_one: bool = False
-) -> ColumnElement[bool]:
+def exists(froms: Sequence[FromClause], *where: Test, one_by_one: bool = False) -> Test:
     """Test whether there is such a row; every other table that is named belongs to an outer query.
 
     `one_by_one`: test each inference separately, whatever Postgres would prefer.
@@ -93,16 +91,14 @@ def only_true(test: Test) -> Test:
     """Return the test for a place where NULL counts as false, as in WHERE: no index serves `… IS
     TRUE`."""
     match test:
-        case BooleanClauseList(operator=operators.and_):
-            return and_(*(only_true(cast(Test, clause)) for clause in test.clauses))
-        case BooleanClauseList(operator=operators.or_):
-            return or_(*(only_true(cast(Test, clause)) for clause in test.clauses))
+        case BooleanClauseList(operator=operators.and_ | operators.or_):
+            joined = and_ if test.operator is operators.and_ else or_
+            return joined(*(only_true(cast(Test, clause)) for clause in test.clauses))
         case BinaryExpression(operator=operators.is_, right=True_()):
             return only_true(test.left)
         case Grouping():
             return only_true(cast(Test, test.element))
-        case _:
-            return test
+    return test
 
 
 def row_at_hand(uid: ColumnElement[Any] | None, table: Table) -> FromClause | None:
@@ -177,9 +173,7 @@ def build_tests(
 def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
     """Return the conditions whose lists are intersected, as many as may be scanned, and the
     others."""
-    driving: list[Condition] = []
-    others: list[Condition] = []
-    remaining = MOST_SCANS
+    driving, others, remaining = list[Condition](), list[Condition](), MOST_SCANS
     for part in parts:
         is_driving = 0 < part.scans <= remaining and len(driving) < MOST_INTERSECTED
         (driving if is_driving else others).append(part)
@@ -255,16 +249,12 @@ class Either(Condition):
         return union(*(part.uids(scan_range) for part in self.parts))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        tests = [(part, part.holds(scan_range, uid)) for part in self.parts]
         # The planner flattens AND in OR in AND: its time doubles every few levels.
-        return or_(
-            false(),
-            *(
-                Grouping(part.holds(scan_range, uid)).is_(true())
-                if isinstance(part, All)
-                else part.holds(scan_range, uid)
-                for part in self.parts
-            ),
+        tests_apart = (
+            Grouping(test).is_(true()) if isinstance(part, All) else test for part, test in tests
         )
+        return or_(false(), *tests_apart)
 
 
 NOTHING, EVERYTHING = Either(()), All(())
@@ -283,19 +273,19 @@ class Negated(Condition):
 
 def combine_all(parts: Sequence[Condition]) -> Condition:
     """Combine conditions that must all hold, without those that change nothing."""
-    conditions = _flatten(parts, All)
-    if NOTHING in conditions:
-        return NOTHING
-    return conditions[0] if len(conditions) == 1 else All(tuple(conditions))
+    return _combine(parts, All, NOTHING)
 
 
 def combine_either(parts: Sequence[Condition]) -> Condition:
     """Combine conditions of which one must hold, without those that change nothing."""
-    conditions = _flatten(parts, Either)
-    if EVERYTHING in conditions:
-        return EVERYTHING
-    return conditions[0] if len(conditions) == 1 else Either(tuple(conditions))
+    return _combine(parts, Either, EVERYTHING)
 
 
-def _flatten(parts: Sequence[Condition], joined: type[All | Either]) -> list[Condition]:
-    return [one for part in parts for one in (part.parts if isinstance(part, joined) else (part,))]
+def _combine(
+    parts: Sequence[Condition], joined: type[All | Either], deciding: Condition
+) -> Condition:
+    """Combine them to one condition without nesting; one that is `deciding` decides alone."""
+    flat = [one for part in parts for one in (part.parts if isinstance(part, joined) else (part,))]
+    if deciding in flat:
+        return deciding
+    return flat[0] if len(flat) == 1 else joined(tuple(flat))

@@ -31,20 +31,14 @@ from inference_store.index import long_text
 from inference_store.index.tables import prediction
 from inference_store.query import properties
 from inference_store.query.filters import typed
-from inference_store.query.filters.arithmetic import (
-    DECIMALS_OF_DEGREES,
-    EARTH_RADIUS_METRES,
-    LEAST_DOUBLE,
-    MOST_DOUBLE,
-    MOST_LOGARITHM,
-    MOST_POWER,
-    round_degrees,
-)
+from inference_store.query.filters.typed import Constant
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, like_prefix
 
-from .combination import Combination, Names
+from .combination import TYPES, Combination, Names
 
-SQL_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[bool]]]] = typed.COMPARISONS
+_Sql: TypeAlias = ColumnElement[Any]
+_Test: TypeAlias = ColumnElement[bool]
+SQL_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], _Test]]] = typed.COMPARISONS
 # For texts of at most this length, the index and the whole texts have the same order.
 _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 
@@ -54,23 +48,23 @@ class Side:
     """Values of one combination. `sql`: the value; if `nullable`, NULL means that there is none."""
 
     kind: typed.Kind
-    sql: ColumnElement[Any]
+    sql: _Sql
     names: Names
     nullable: bool = True
 
-    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: Constant) -> _Test:
         """Compare with a constant."""
         if constant.kind == "bool" and op in {"=", "<>"}:
             # an index serves a truth value as it stands
             return self.sql if constant.value is (op == "=") else ~self.sql
         return SQL_COMPARISONS[op](self.sql, self.names.constant(constant))
 
-    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
+    def among(self, items: Sequence[Constant]) -> _Test:
         """Test equality with one of the constants."""
-        is_equal: ColumnElement[bool] = self.sql == self.names.constants(items, self.kind).any_()
-        return is_equal
+        values = self.names.bind_many([item.value for item in items], TYPES[self.kind])
+        return SQL_COMPARISONS["="](self.sql, values.any_())
 
-    def like(self, pattern: typed.Constant) -> ColumnElement[bool]:
+    def like(self, pattern: Constant) -> _Test:
         """Test whether it matches the pattern."""
         return self.sql.like(self.names.bind_one(str(pattern.value), TEXT()))
 
@@ -82,124 +76,95 @@ class MetadataText(Side):
     If the part in the index decides, the row itself is not read.
     """
 
-    value: ColumnElement[Any]
+    value: _Sql
 
-    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: Constant) -> _Test:
         text = str(constant.value)
         size = len(text.encode())
         if size <= (long_text.WHOLE_BYTES if op in {"=", "<>"} else _ALIKE_BYTES):
-            return SQL_COMPARISONS[op](self.value, self._text(text))
-        return and_(SQL_COMPARISONS[op](self.sql, self._text(text)), *self._around(op, text))
-
-    def _around(self, op: typed.Comparison, text: str) -> Sequence[ColumnElement[bool]]:
+            return self._value(op, text)
+        around: Sequence[_Test] = []
         match op:
             case "=":
-                return [self.value == self._text(long_text.encode(text)[0])]
+                around = [self._value("=", long_text.encode(text)[0])]
             case ">" | ">=":
-                return [self.value >= self._text(long_text.lower_bound(text))]
+                around = [self._value(">=", long_text.lower_bound(text))]
             case "<" | "<=":
-                return self._below(long_text.upper_bound(text))
-            case _:
-                return []
+                around = self._below(long_text.upper_bound(text))
+        return and_(Side.against(self, op, constant), *around)
 
-    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
-        texts = [str(item.value) for item in items]
-        indexed = [long_text.encode(text) for text in texts]
-        candidates: ColumnElement[bool] = (
-            self.value == self.names.bind_many([value for value, _ in indexed], TEXT()).any_()
-        )
+    def among(self, items: Sequence[Constant]) -> _Test:
+        indexed = [long_text.encode(str(item.value)) for item in items]
+        values = self.names.bind_many([value for value, _ in indexed], TEXT())
+        candidates = SQL_COMPARISONS["="](self.value, values.any_())
         if all(whole is None for _, whole in indexed):
             return candidates
         return and_(candidates, Side.among(self, items))
 
-    def like(self, pattern: typed.Constant) -> ColumnElement[bool]:
+    def like(self, pattern: Constant) -> _Test:
         prefix, alone = like_prefix(str(pattern.value))
         low, high = long_text.prefix_bounds(prefix)
-        around = [self.value >= self._text(low), *self._below(high)] if prefix else []
+        around = [self._value(">=", low), *self._below(high)] if prefix else []
         if alone and low == prefix:
             return and_(true(), *around)
         return and_(*around, Side.like(self, pattern))
 
-    def _below(self, high: str | None) -> Sequence[ColumnElement[bool]]:
-        return [] if high is None else [self.value < self._text(high)]
+    def _below(self, high: str | None) -> Sequence[_Test]:
+        return [] if high is None else [self._value("<", high)]
 
-    def _text(self, text: str) -> ColumnElement[Any]:
-        return self.names.bind_one(text, TEXT())
+    def _value(self, op: typed.Comparison, text: str) -> _Test:
+        return SQL_COMPARISONS[op](self.value, self.names.bind_one(text, TEXT()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Double(Side):
-    """A double, whose value is the decimal of its shortest spelling; compared as a double.
+    """A double, whose value is the decimal of its shortest spelling. Beside a number that is
+    written out, the nearest double is meant, which an index serves."""
 
-    The decimals are in the order of the doubles, so a decimal bound is at a double or between two.
-    """
-
-    double: ColumnElement[Any]
+    double: _Sql
 
     @classmethod
-    def of(cls, double: ColumnElement[Any], names: Names) -> "Double":
+    def of(cls, double: _Sql, names: Names) -> "Double":
         """Return the side for a column or expression of doubles."""
         return cls("number", cast(cast(double, TEXT), Numeric), names, double=double)
 
-    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
-        exact = Decimal(str(constant.value))
-        nearest = float(exact)
-        spelt, bound = Decimal(repr(nearest)), self.names.bind_one(nearest, DOUBLE_PRECISION())
-        match op:
-            case "=":
-                return self.double == bound if spelt == exact else self._never
-            case "<>":
-                return ~self.against("=", constant)
-            case "<" | "<=":
-                closed = spelt < exact or (spelt == exact and op == "<=")
-                return self.double <= bound if closed else self.double < bound
-            case _:
-                closed = spelt > exact or (spelt == exact and op == ">=")
-                return self.double >= bound if closed else self.double > bound
+    def against(self, op: typed.Comparison, constant: Constant) -> _Test:
+        bound = self.names.bind_one(float(str(constant.value)), DOUBLE_PRECISION())
+        return SQL_COMPARISONS[op](self.double, bound)
 
-    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
-        numbers = [Decimal(str(item.value)) for item in items]
-        doubles = [float(number) for number in numbers if Decimal(repr(float(number))) == number]
-        is_equal: ColumnElement[bool] = self._never
-        if doubles:
-            is_equal = self.double == self.names.bind_many(doubles, DOUBLE_PRECISION()).any_()
-        return is_equal
-
-    @property
-    def _never(self) -> ColumnElement[bool]:
-        """Return what is false, but NULL if there is no value."""
-        return self.double != self.double
+    def among(self, items: Sequence[Constant]) -> _Test:
+        doubles = [float(str(item.value)) for item in items]
+        values = self.names.bind_many(doubles, DOUBLE_PRECISION())
+        return SQL_COMPARISONS["="](self.double, values.any_())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label(Side):
     """A label. It is compared with a name by its integer, which the index has."""
 
-    number: ColumnElement[Any]
+    number: _Sql
 
-    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: Constant) -> _Test:
         if op not in {"=", "<>"}:
             return Side.against(self, op, constant)
         number = self.names.bind_one(self.names.label(str(constant.value)), INTEGER())
         return SQL_COMPARISONS[op](self.number, number)
 
-    def among(self, items: Sequence[typed.Constant]) -> ColumnElement[bool]:
+    def among(self, items: Sequence[Constant]) -> _Test:
         numbers = sorted({self.names.label(str(item.value)) for item in items})
-        is_equal: ColumnElement[bool] = (
-            self.number == self.names.bind_many(numbers, INTEGER()).any_()
-        )
-        return is_equal
+        values = self.names.bind_many(numbers, INTEGER())
+        return SQL_COMPARISONS["="](self.number, values.any_())
 
 
-def collate_text(sql: ColumnElement[Any]) -> ColumnElement[Any]:
+def collate_text(sql: _Sql) -> _Sql:
     """Return a text that is no column, in code-point order all the same."""
     return cast(sql, TEXT).collate("C")
 
 
+EARTH_RADIUS_METRES: Final = 6_371_008.8
 # Doubles are rounded: a slightly larger box leaves nothing out.
 _MORE: Final = 1.000001
 _MORE_DEGREES: Final = 1e-6
-_BOUNDED: Final = frozenset({"<", "<=", "="})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,15 +172,15 @@ class Metres(Double):
     """A distance; if it has an upper bound, an index finds the candidates by a box."""
 
     point: typed.Distance
-    coordinates: Mapping[str, ColumnElement[Any]]
+    coordinates: Mapping[str, _Sql]
 
-    def against(self, op: typed.Comparison, constant: typed.Constant) -> ColumnElement[bool]:
+    def against(self, op: typed.Comparison, constant: Constant) -> _Test:
         comparison = Double.against(self, op, constant)
-        if op not in _BOUNDED:
+        if op not in {"<", "<=", "="}:
             return comparison
-        return and_(*self._box(float(Decimal(str(constant.value)))), comparison)
+        return and_(*self._box(float(str(constant.value))), comparison)
 
-    def _box(self, metres: float) -> Iterator[ColumnElement[bool]]:
+    def _box(self, metres: float) -> Iterator[_Test]:
         degrees = math.degrees(max(0.0, metres) / EARTH_RADIUS_METRES) * _MORE + _MORE_DEGREES
         longitude, latitude = float(self.point.longitude), float(self.point.latitude)
         south, north = latitude - degrees, latitude + degrees
@@ -227,9 +192,9 @@ class Metres(Double):
         across = math.degrees(math.asin(min(1.0, slope))) * _MORE + _MORE_DEGREES
         yield self._within("longitude", split_longitude(longitude - across, longitude + across))
 
-    def _within(self, name: str, spans: list[tuple[float, float]]) -> ColumnElement[bool]:
-        column, exact = self.coordinates[name], self.names.number
-        return or_(*(column.between(exact(low), exact(high)) for low, high in spans))
+    def _within(self, name: str, spans: list[tuple[float, float]]) -> _Test:
+        at, exact = self.coordinates[name], self.names.number
+        return or_(*(at.between(exact(low), exact(high)) for low, high in spans))
 
 
 def split_longitude(west: float, east: float) -> list[tuple[float, float]]:
@@ -244,36 +209,25 @@ def split_longitude(west: float, east: float) -> list[tuple[float, float]]:
 
 
 def compute_metres(value: typed.Distance, rows: Combination) -> Metres:
-    """Compute haversine distances step by step as Python does, so that the doubles agree."""
-    where = rows.coordinates()
-    decimals: ColumnElement[Any] = literal_column(str(DECIMALS_OF_DEGREES))
-    at = {
-        name: func.radians(cast(func.round(sql, decimals), DOUBLE_PRECISION))
-        for name, sql in where.items()
-    }
-    east, north = (
-        math.radians(float(round_degrees(degrees))) for degrees in (value.longitude, value.latitude)
-    )
+    """Compute haversine distances, in doubles."""
+    names, at = rows.names, rows.coordinates()
 
-    def double(number: float) -> ColumnElement[Any]:
-        return rows.names.bind_one(number, DOUBLE_PRECISION())
+    def double(number: float) -> _Sql:
+        return names.bind_one(number, DOUBLE_PRECISION())
 
-    up: ColumnElement[Any] = func.sin(
-        (double(north) - at["latitude"]) / double(2.0), type_=DOUBLE_PRECISION()
-    )
-    across: ColumnElement[Any] = func.sin(
-        (double(east) - at["longitude"]) / double(2.0), type_=DOUBLE_PRECISION()
-    )
-    both: ColumnElement[Any] = func.cos(at["latitude"], type_=DOUBLE_PRECISION()) * double(
-        math.cos(north)
-    )
-    share = up * up + both * (across * across)
-    angle: ColumnElement[Any] = func.asin(
+    def radians(degrees: _Sql) -> _Sql:
+        rounded = func.round(degrees, literal_column("30"))  # a cast of 1e-400 raises
+        return func.radians(cast(rounded, DOUBLE_PRECISION), type_=DOUBLE_PRECISION())
+
+    x, y = radians(at["longitude"]), radians(at["latitude"])
+    east, north = radians(names.number(value.longitude)), radians(names.number(value.latitude))
+    up, across = (func.sin(turn / double(2.0)) for turn in (north - y, east - x))
+    share = up * up + func.cos(y) * func.cos(north) * (across * across)
+    length: _Sql = double(2 * EARTH_RADIUS_METRES) * func.asin(
         func.least(double(1.0), func.sqrt(share)), type_=DOUBLE_PRECISION()
     )
-    length = double(2 * EARTH_RADIUS_METRES) * angle
-    side = Double.of(length, rows.names)
-    return Metres("number", side.sql, rows.names, double=length, point=value, coordinates=where)
+    sql = Double.of(length, names).sql
+    return Metres("number", sql, names, double=length, point=value, coordinates=at)
 
 
 def build_side(value: typed.Value, rows: Combination) -> Side:
@@ -281,7 +235,7 @@ def build_side(value: typed.Value, rows: Combination) -> Side:
     return _SIDES[type(value)](value, rows)
 
 
-def _constant(value: typed.Constant, rows: Combination) -> Side:
+def _constant(value: Constant, rows: Combination) -> Side:
     bound = rows.names.constant(value)
     sql = collate_text(bound) if value.kind == "string" else bound
     return Side(value.kind, sql, rows.names, nullable=False)
@@ -298,19 +252,19 @@ def _metadata(value: typed.Metadata, rows: Combination) -> Side:
 def _property(value: typed.Property, rows: Combination) -> Side:
     if value.name == "inference_ids":
         return Side("string", rows.id().c.value, rows.names, nullable=False)
-    return _stored(PROPERTIES[value.name], rows.own(), rows, "top_label")
+    return _stored(PROPERTIES[value.name], rows.own(), rows)
 
 
 def _column(value: typed.Column, rows: Combination) -> Side:
-    return _stored(PREDICTION_COLUMNS[value.name], rows.prediction(), rows, "label")
+    return _stored(PREDICTION_COLUMNS[value.name], rows.prediction(), rows)
 
 
-def _stored(entry: properties.Property, row: Any, rows: Combination, label: str) -> Side:
+def _stored(entry: properties.Property, row: Any, rows: Combination) -> Side:
     assert entry.sql is not None, f"{entry.name} is no single value"
     assert entry.kind != "location", f"{entry.name} is no value to compare"
     sql = entry.sql(row)
-    if entry.name == label:
-        return Label("string", sql, rows.names, number=row.c[label])
+    if entry.name in {"label", "top_label"}:
+        return Label("string", sql, rows.names, number=row.c[entry.name])
     if entry.stored == "double":
         return Double.of(sql, rows.names)
     if entry.stored == "whole":
@@ -323,23 +277,42 @@ def _stored(entry: properties.Property, row: Any, rows: Combination, label: str)
 def _applied(value: typed.Applied, rows: Combination) -> Side:
     args = [build_side(arg, rows).sql for arg in value.args]
     match value:
-        case typed.Applied("power"):
-            sql = double(args[0], args[1], rows.names)
-        case typed.Applied("^", (_, typed.Constant(value=Decimal() as whole))):
-            sql = exact(args[0], int(whole))
+        case typed.Applied("^", (_, Constant(value=Decimal() as whole))):
+            sql = reduce(operator.mul, [args[0]] * int(whole))  # `power` rounds
         case _:
             sql = _FUNCTIONS[value.function](*args)
     return Side(typed.kind_of(value), sql, rows.names)
 
 
-def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnElement[Any]:
+def _divided(left: _Sql, right: _Sql) -> _Sql:
     # SQLAlchemy gives a custom operator the lowest precedence: a sum on its left needs brackets.
     dividend = left.self_group(against=operators.mul)
     return dividend.op("/", return_type=Numeric())(func.nullif(right, 0))
 
 
-_FUNCTIONS: Final[Mapping[str, Callable[..., ColumnElement[Any]]]] = {
-    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "/": _divided},
+_ZERO: _Sql = literal_column("0::numeric", Numeric())
+_ONE: _Sql = literal_column("1::numeric", Numeric())
+_MOST_LOGARITHM: Final[_Sql] = literal_column("690::numeric", Numeric())
+
+
+def _power(base: _Sql, exponent: _Sql) -> _Sql:
+    """Return NULL for a power that is not real or beyond 1e±299, which would raise; both sides are
+    computed once."""
+    lists = array([base]), array([exponent])
+    once = func.unnest(*lists).table_valued("x", "y", name="once").render_derived()
+    x, y = cast(once.c.x, Numeric), cast(once.c.y, Numeric)
+    logarithm = y * func.ln(func.abs(func.nullif(x, _ZERO)))
+    is_real = and_(or_(x > _ZERO, y == func.trunc(y)), func.abs(logarithm) <= _MOST_LOGARITHM)
+    power = case(
+        (and_(y == _ZERO, x.is_not(None)), _ONE),
+        (and_(x == _ZERO, y > _ZERO), _ZERO),
+        (is_real, func.power(x, y, type_=Numeric())),
+    )
+    return select(power).correlate_except(once).scalar_subquery()
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., _Sql]]] = {
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "/": _divided, "power": _power},
     "%": lambda left, right: func.mod(left, func.nullif(right, 0), type_=Numeric()),
     "div": lambda left, right: func.div(left, func.nullif(right, 0), type_=Numeric()),
     "casei": lambda text: func.fold_case(text, type_=TEXT()).collate("C"),
@@ -375,7 +348,7 @@ def _truthful(value: typed.PredicateValue, rows: Combination) -> Side:
 
 
 _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
-    typed.Constant: _constant,
+    Constant: _constant,
     typed.Metadata: _metadata,
     typed.Property: _property,
     typed.Column: _column,
@@ -386,95 +359,34 @@ _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
 }
 
 
-_ZERO: ColumnElement[Any] = literal_column("0::numeric", Numeric())
-_ONE: ColumnElement[Any] = literal_column("1::numeric", Numeric())
-
-
-def exact(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
-    """Multiply an exact power out, because `power` rounds.
-
-    The base is written, and computed, once.
-    """
-    if exponent == 0:
-        return case((base.is_not(None), _ONE))
-    if exponent == 1:
-        return base
-    once = func.unnest(array([base])).table_valued("x", name="once").render_derived()
-    number: ColumnElement[Any] = cast(once.c.x, Numeric)
-    product = reduce(operator.mul, [number] * exponent)
-    return select(product).correlate_except(once).scalar_subquery()
-
-
-def double(base: ColumnElement[Any], exponent: ColumnElement[Any], names: Names) -> Any:
-    """Compute step by step as Python does, so that the doubles agree; both are computed once."""
-    lists = array([base]), array([exponent])
-    once = func.unnest(*lists).table_valued("x", "y", name="once").render_derived()
-    x, y = cast(once.c.x, Numeric), cast(once.c.y, Numeric)
-    power = case(
-        (and_(y == _ZERO, x.is_not(None)), _ONE),
-        (and_(x == _ZERO, y > _ZERO), _ZERO),
-        (_is_real(x, y, names), cast(cast(_power(x, y, names), TEXT), Numeric)),
-    )
-    return select(power).correlate_except(once).scalar_subquery()
-
-
-def _is_real(x: ColumnElement[Any], y: ColumnElement[Any], names: Names) -> ColumnElement[bool]:
-    """Test that it is no root of a negative number, and not too large or small; else false or
-    NULL."""
-    logarithm = _double(y, MOST_POWER, names) * func.ln(func.abs(_double(x, MOST_DOUBLE, names)))
-    small = func.abs(logarithm) <= names.bind_one(MOST_LOGARITHM, DOUBLE_PRECISION())
-    return and_(or_(x > _ZERO, y == func.trunc(y)), small)
-
-
-def _power(x: ColumnElement[Any], y: ColumnElement[Any], names: Names) -> ColumnElement[Any]:
-    return func.power(
-        _double(x, MOST_DOUBLE, names), _double(y, MOST_POWER, names), type_=DOUBLE_PRECISION()
-    )
-
-
-def _double(number: ColumnElement[Any], most: Decimal, names: Names) -> ColumnElement[Any]:
-    """Return NULL for what is no double: the cast would raise."""
-    fits = func.abs(number).between(names.number(LEAST_DOUBLE), names.number(most))
-    return cast(case((fits, number)), DOUBLE_PRECISION)
-
-
 # Tests of an inference's location.
 
 # Up to this many areas have an index condition each; more of them share one box around all.
 _MOST_BOXES: Final = 8
 _Box: TypeAlias = tuple[Any, Any, Any, Any]
 """West, east, south, north."""
-_Sql: TypeAlias = ColumnElement[Any]
-_Test: TypeAlias = ColumnElement[bool]
 
 
 def test_location(located: typed.Located, when: bool, rows: Combination) -> Iterator[_Test]:
     """Test that the location is in the relation, or (`when` False) is not."""
     names, at = rows.names, rows.coordinates()
     x, y = at["longitude"], at["latitude"]
-    hit = or_(false(), *_in_areas(located, x, y, names), *_at_points(located, x, y, names))
+    hit = or_(false(), *_hits(located, x, y, names))
     if when:
         yield _around(located, x, y, names)
     yield hit if when else ~hit
 
 
-def _in_areas(located: typed.Located, x: _Sql, y: _Sql, names: Names) -> Iterator[_Test]:
+def _hits(located: typed.Located, x: _Sql, y: _Sql, names: Names) -> Iterator[_Test]:
     is_open = located.relation == "within"
-    others: list[typed.Area] = []
-    for area in located.areas:
-        if not _is_box(area):
-            others.append(area)
-            continue
+    for area in filter(_is_box, located.areas):
         west, east, south, north = map(names.number, _box(area))
         if is_open:
             yield and_(x > west, x < east, y > south, y < north)
         else:
             yield and_(x >= west, x <= east, y >= south, y <= north)
-    if others:
+    if others := [area for area in located.areas if not _is_box(area)]:
         yield _inside(others, x, y, names, is_open=is_open)
-
-
-def _at_points(located: typed.Located, x: _Sql, y: _Sql, names: Names) -> Iterator[_Test]:
     if located.points:
         points = _unnested("point", names, *zip(*located.points, strict=True))
         equal = select(points.c.a).where(points.c.a == x, points.c.b == y)

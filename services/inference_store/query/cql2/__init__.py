@@ -1,6 +1,6 @@
 """CQL2, the filter language: its tree, text and JSON, without tables and metadata keys."""
 
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from inference_store.inference.json_text import Json, Number
 
@@ -19,7 +19,6 @@ from .write import to_json as to_json
 from .write import to_text as to_text
 
 FilterLang: TypeAlias = Literal["cql2-text", "cql2-json"]
-_NO_TEXT: Final = "CQL2-Text is a string; an object is cql2-json"
 
 
 def parse(
@@ -32,7 +31,8 @@ def parse(
     """
     if not isinstance(value, str) or isinstance(value, Number):
         if lang == "cql2-text":
-            raise error_of(Refusal(_NO_TEXT, SourceRange(path), ("cql2-json",)), None)
+            message = "CQL2-Text is a string; an object is cql2-json"
+            raise error_of(Refusal(message, SourceRange(path), ("cql2-json",)), None)
         return parse_json(value, path=path, clock=clock)
     if lang == "cql2-json":
         return parse_json_text(value, path=path, clock=clock)

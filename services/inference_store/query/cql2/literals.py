@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import exact, storable
@@ -88,18 +88,20 @@ def read_timestamp(text: str, at: SourceRange) -> Instant:
     The result is in UTC, floored to the microsecond. Raises Refusal.
     """
     value, flag = parse_timestamp(text, CAPS)
-    if value is None or flag is not None or _DATE.fullmatch(text):
-        raise Refusal(_describe_timestamp(text), at, _meant(text, value))
-    return Instant(value, at)
-
-
-def _describe_timestamp(text: str) -> str:
+    meant = [f"TIMESTAMP('{spelled(Instant(value))}')"] if value is not None else []
+    if _DATE.fullmatch(text):
+        meant = [f"DATE('{text}')"]
+    elif value is not None and flag is None:
+        return Instant(value, at)
+    elif read_duration(text) is not None:
+        meant = [f"now() - duration('{text}')"]
+    message = "a timestamp is written 2026-11-01T10:00:00Z"
     try:
         datetime.fromisoformat(text)
     except ValueError as wrong:
         if not str(wrong).startswith("Invalid isoformat"):
-            return f"there is no such time: {wrong}"
-    return "a timestamp is written 2026-11-01T10:00:00Z"
+            message = f"there is no such time: {wrong}"
+    raise Refusal(message, at, meant)
 
 
 def read_instant(text: str, at: SourceRange) -> Instant | None:
@@ -116,33 +118,20 @@ def spelled(instant: Instant) -> str:
     return instant.value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def _meant(text: str, value: datetime | None) -> list[str]:
-    if _DATE.fullmatch(text):
-        return [f"DATE('{text}')"]
-    if read_duration(text) is not None:
-        return [f"now() - duration('{text}')"]
-    return [] if value is None else [f"TIMESTAMP('{spelled(Instant(value))}')"]
-
-
 Raw: TypeAlias = "tuple[Decimal | Raw, ...]"
 """Coordinates as they were written, before their nesting is checked."""
 
-LEVELS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        **{"Point": 0, "LineString": 1, "MultiPoint": 1},
-        **{"Polygon": 2, "MultiLineString": 2, "MultiPolygon": 3},
-    }
-)
+_MODELS: Final[Mapping[str, tuple[int, str]]] = {
+    "Point": (0, "POINT(12.5 41.9)"),
+    "LineString": (1, "LINESTRING(0 0, 1 1)"),
+    "MultiPoint": (1, "MULTIPOINT((0 0), (1 1))"),
+    "Polygon": (2, "POLYGON((0 0, 1 0, 1 1, 0 0))"),
+    "MultiLineString": (2, "MULTILINESTRING((0 0, 1 1), (2 2, 3 3))"),
+    "MultiPolygon": (3, "MULTIPOLYGON(((0 0, 1 0, 1 1, 0 0)))"),
+}
+LEVELS: Final = MappingProxyType({shape: levels for shape, (levels, _) in _MODELS.items()})
 """The levels of lists around the positions of a shape."""
 DEEPEST: Final = max(LEVELS.values()) + 1
-_MODELS: Final = {
-    "Point": "POINT(12.5 41.9)",
-    "LineString": "LINESTRING(0 0, 1 1)",
-    "MultiPoint": "MULTIPOINT((0 0), (1 1))",
-    "Polygon": "POLYGON((0 0, 1 0, 1 1, 0 0))",
-    "MultiLineString": "MULTILINESTRING((0 0, 1 1), (2 2, 3 3))",
-    "MultiPolygon": "MULTIPOLYGON(((0 0, 1 0, 1 1, 0 0)))",
-}
 
 
 def make_geometry(shape: Shape, raw: Raw, at: SourceRange) -> Geometry:
@@ -160,7 +149,7 @@ def make_geometry(shape: Shape, raw: Raw, at: SourceRange) -> Geometry:
 def _positions(shape: Shape, raw: Raw, levels: int, at: SourceRange) -> Iterator[Raw]:
     """Yield the positions. Raises Refusal for other lists, and for a ring that does not close."""
     if not raw or {isinstance(part, Decimal) for part in raw} != {levels == 0}:
-        raise Refusal(f"these are no coordinates of a {shape}: write {_MODELS[shape]}", at)
+        raise Refusal(f"these are no coordinates of a {shape}: write {_MODELS[shape][1]}", at)
     if levels == 0:
         if len(raw) not in {2, 3}:
             raise Refusal("a position is a longitude and a latitude, and perhaps a height", at)
@@ -176,10 +165,11 @@ def _positions(shape: Shape, raw: Raw, levels: int, at: SourceRange) -> Iterator
             raise Refusal(message, at)
 
 
-def make_collection(parts: Sequence[Geometry], at: SourceRange) -> Geometry:
+def make_collection(members: Sequence[Any], at: SourceRange) -> Geometry:
     """Return a GeometryCollection. Raises Refusal."""
-    if not parts:
-        raise Refusal("a GEOMETRYCOLLECTION has at least one geometry", at)
+    parts = [part for part in members if isinstance(part, Geometry)]
+    if not parts or len(parts) < len(members):
+        raise Refusal("a GEOMETRYCOLLECTION holds geometries, one or more", at)
     if any(part.shape in {"GeometryCollection", "BBox"} for part in parts):
         raise Refusal("a GEOMETRYCOLLECTION holds neither a BBOX nor a collection", at)
     raws = [(part.shape, cast(Raw, part.coordinates), LEVELS[part.shape], at) for part in parts]

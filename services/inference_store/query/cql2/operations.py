@@ -158,8 +158,6 @@ def _own(name: str, about: str, *takes: Takes, least: int, **others: Any) -> lis
 
 
 _COMPARISON, _TIMES = "advanced-comparison-operators", "temporal-functions"
-_NUMBERS: Final[tuple[Takes, Takes]] = ("number", "number")
-_SHAPES: Final[tuple[Takes, Takes]] = ("geometry", "geometry")
 # fmt: off
 OPERATIONS: Final[Mapping[str, Entry]] = {entry.name: entry for entries in (
     _of("basic-cql2", "and", "truth", least=2, most=None, tight=_AND),
@@ -172,15 +170,15 @@ OPERATIONS: Final[Mapping[str, Entry]] = {entry.name: entry for entries in (
     _of(_COMPARISON, "in", "scalar", "list", tight=PREDICATE),
     _of("case-insensitive-comparison", "casei", "text", gives="text"),
     _of("accent-insensitive-comparison", "accenti", "text", gives="text"),
-    _of("arithmetic", "+ -", *_NUMBERS, gives="number", tight=SUM),
-    _of("arithmetic", "* / % div", *_NUMBERS, gives="number", tight=_PRODUCT),
-    _of("arithmetic", "^", *_NUMBERS, gives="number", tight=_POWER),
-    _of("basic-spatial-functions", "s_intersects", *_SHAPES),
-    _of("spatial-functions", "s_within", *_SHAPES),
-    _of("spatial-functions", "s_disjoint", *_SHAPES,
+    _of("arithmetic", "+ -", "number", "number", gives="number", tight=SUM),
+    _of("arithmetic", "* / % div", "number", "number", gives="number", tight=_PRODUCT),
+    _of("arithmetic", "^", "number", "number", gives="number", tight=_POWER),
+    _of("basic-spatial-functions", "s_intersects", "geometry", "geometry"),
+    _of("spatial-functions", "s_within", "geometry", "geometry"),
+    _of("spatial-functions", "s_disjoint", "geometry", "geometry",
         means=lambda *args: ("not", (("s_intersects", args),))),
-    _of("spatial-functions", "s_contains s_crosses s_equals s_overlaps s_touches", *_SHAPES,
-        is_supported=False),
+    _of("spatial-functions", "s_contains s_crosses s_equals s_overlaps s_touches",
+        "geometry", "geometry", is_supported=False),
     _of(_TIMES, "t_before t_contains t_equals t_finishes t_intersects t_meets t_overlaps t_starts",
         "time", "time"),
     *(_of(_TIMES, name, "time", "time", means=_turned(of)) for name, of in (

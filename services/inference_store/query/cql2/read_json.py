@@ -42,7 +42,7 @@ from .tree import (
     SourceRange,
     error_of,
 )
-from .verify import function_meant, verify
+from .verify import slip_at, verify
 from .write import is_bare
 
 _GEOMETRIES: Final = (*LEVELS, "GeometryCollection")
@@ -67,15 +67,13 @@ def parse_json(value: Json, *, path: str = "filter", clock: Clock = NO_CLOCK) ->
 
 def parse_json_text(text: str, *, path: str = "filter", clock: Clock = NO_CLOCK) -> Node:
     """Return the tree of a filter in JSON text, as in a query parameter."""
-    if len(text) > MOST_BYTES:
-        message = f"a filter has at most {MOST_BYTES:,} bytes"
-        raise error_of(Refusal(message, SourceRange(path)), None)
+    message = f"a filter has at most {MOST_BYTES:,} bytes"
     try:
-        value = read_exactly(text)
+        if len(text) <= MOST_BYTES:
+            return parse_json(read_exactly(text), path=path, clock=clock)
     except UnreadableJson as wrong:
-        refused = Refusal(f"it is not JSON: {wrong}", SourceRange(path))
-        raise error_of(refused, None) from None
-    return parse_json(value, path=path, clock=clock)
+        message = f"it is not JSON: {wrong}"
+    raise error_of(Refusal(message, SourceRange(path)), None)
 
 
 @dataclass(slots=True)
@@ -92,7 +90,7 @@ class _Reading:
             case bool():
                 return Scalar(value, at)
             case Number() | int() | float() | Decimal():
-                return Scalar(literals.number(_digits(value), at), at)
+                return Scalar(_read_number(value, at), at)
             case str():
                 return self._text(value, at)
             case list():
@@ -122,7 +120,9 @@ class _Reading:
         self._text(op, SourceRange(f"{at.path}.op"))
         entry = entry_of(op)
         if entry is None and not is_bare(op):
-            raise _no_operation(op, at)
+            supported = [name for name, known in OPERATIONS.items() if known.is_supported]
+            message = f"there is no operation {op[:64]!r}; {describe_known((), supported)}"
+            raise slip_at(op, at) or Refusal(message, at, supported)
         nodes = self._nodes(args, f"{at.path}.args", level)
         return Operation(op if entry is None else entry.name, nodes, at)
 
@@ -156,10 +156,7 @@ class _Reading:
         parts = value.get("geometries")
         if not isinstance(parts, list):
             raise Refusal("a GeometryCollection has a list of `geometries`", at, ("geometries",))
-        inside = self._nodes(parts, f"{at.path}.geometries", level)
-        if not all(isinstance(part, Geometry) for part in inside):
-            raise Refusal("a GeometryCollection holds geometries", at)
-        return make_collection(cast(Sequence[Geometry], inside), at)
+        return make_collection(self._nodes(parts, f"{at.path}.geometries", level), at)
 
     def _nodes(self, values: Sequence[Json], path: str, level: int) -> tuple[Node, ...]:
         return tuple(self.node(item, f"{path}[{i}]", level + 1) for i, item in enumerate(values))
@@ -169,9 +166,7 @@ class _Reading:
             raise Refusal("coordinates are lists of numbers, as in GeoJSON", at)
         self._spend(sum(map(_is_number, value)), at)
         return tuple(
-            literals.number(_digits(part), at)
-            if _is_number(part)
-            else self._coordinates(part, at, levels - 1)
+            _read_number(part, at) if _is_number(part) else self._coordinates(part, at, levels - 1)
             for part in value
         )
 
@@ -222,13 +217,5 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, Number | int | float | Decimal) and not isinstance(value, bool)
 
 
-def _digits(value: Json) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
-
-
-def _no_operation(op: str, at: SourceRange) -> Refusal:
-    slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not"}
-    near = (slips[op],) if op in slips else function_meant(op)
-    supported = [name for name, entry in OPERATIONS.items() if entry.is_supported]
-    message = f"there is no operation {op[:64]!r}; {describe_known(near, supported)}"
-    return Refusal(message, at, tuple(dict.fromkeys((*near, *supported))))
+def _read_number(value: Any, at: SourceRange) -> Decimal:
+    return literals.number(repr(value) if isinstance(value, float) else str(value), at)

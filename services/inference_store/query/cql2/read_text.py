@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias, cast, get_args
+from typing import Final, TypeAlias, cast
 
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
@@ -19,7 +19,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 from inference_store.inference.json_text import storable
 
 from . import literals
-from .literals import DEEPEST, Raw, make_collection, make_geometry
+from .literals import DEEPEST, LEVELS, Raw, make_collection, make_geometry
 from .operations import KEYWORDS, Entry, Takes, entry_of
 from .relative import NO_CLOCK, Clock, resolve
 from .tree import (
@@ -42,22 +42,15 @@ from .verify import slip_at, verify
 
 _TOKEN: Final = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'?|"[^"]*"?|[\w.:]+|[^\s\w]""", re.DOTALL)
 _VALUES: Final = frozenset({"NAME", "QUOTED", "TEXT", "NUMBER", "TRUE", "GEOMETRY"})
-_EXPECTED: Final = (
-    (frozenset({"COMPARISON"}), "a comparison (= <> < <= > >=)"),
-    (frozenset({"LIKE", "BETWEEN", "IN"}), "LIKE, BETWEEN, IN"),
-    (frozenset({"IS"}), "IS NULL"),
-    (frozenset({"NULL"}), "NULL"),
-    (frozenset({"AND"}), "AND"),
-    (frozenset({"OR"}), "OR"),
-    (frozenset({"SIGN", "TIMES", "DIV", "POWER"}), "an operator (+ - * / % div ^)"),
-    (frozenset({"NAME"}), "a name"),
-    (frozenset({"TEXT"}), "a text"),
-    (frozenset({"NUMBER"}), "a number"),
-    (frozenset({"OPEN"}), "("),
-    (frozenset({"CLOSE"}), ")"),
-    (frozenset({"COMMA"}), ","),
-    (frozenset({"$END"}), "the end"),
-)
+_EXPECTED: Final = {
+    "COMPARISON": "a comparison (= <> < <= > >=)",
+    "LIKE": "LIKE, BETWEEN, IN",
+    **{"IS": "IS NULL", "NULL": "NULL", "AND": "AND", "OR": "OR"},
+    "SIGN": "an operator (+ - * / % div ^)",
+    **{"NAME": "a name", "TEXT": "a text", "NUMBER": "a number"},
+    **{"OPEN": "(", "CLOSE": ")", "COMMA": ",", "$END": "the end"},
+}
+"""Terminals of the grammar in words: each stands for those that are accepted with it, too."""
 
 
 def parse_text(
@@ -81,15 +74,17 @@ def parse_text(
 
 
 def _refuse_unreadable(text: str) -> None:
-    everywhere = SourceRange(PATH.get())
+    message = None
     if not storable(text):
-        raise Refusal("a filter holds neither NUL nor half a surrogate pair", everywhere)
-    if len(text.encode()) > MOST_BYTES:
-        raise Refusal(f"a filter has at most {MOST_BYTES:,} bytes", everywhere)
-    if sum(1 for _ in _TOKEN.finditer(text)) > MOST_TOKENS:
-        raise Refusal(f"a filter has at most {MOST_TOKENS:,} words and signs", everywhere)
-    if not text or text.isspace():
-        raise Refusal("the filter is empty: leave it out, or write a condition", everywhere)
+        message = "a filter holds neither NUL nor half a surrogate pair"
+    elif len(text.encode()) > MOST_BYTES:
+        message = f"a filter has at most {MOST_BYTES:,} bytes"
+    elif sum(1 for _ in _TOKEN.finditer(text)) > MOST_TOKENS:
+        message = f"a filter has at most {MOST_TOKENS:,} words and signs"
+    elif not text or text.isspace():
+        message = "the filter is empty: leave it out, or write a condition"
+    if message is not None:
+        raise Refusal(message, SourceRange(PATH.get()))
 
 
 def _tree(text: str) -> Node:
@@ -109,49 +104,30 @@ def _unexpected_character(text: str, offset: int) -> Refusal:
         what = "text" if quote == "'" else "name"
         message = f"this {what} has no closing quote; a quote inside it is written twice"
         return Refusal(message, SourceRange(at.path, offset, len(text.rstrip())), (quote * 2,))
-    slip = slip_at(text, offset)
-    if slip is not None:
-        return Refusal(slip[0], at, (slip[1],))
-    return Refusal(f"{quote!r} means nothing here", at)
+    return slip_at(text, at) or Refusal(f"{quote!r} means nothing here", at)
 
 
 def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refusal:
-    token = wrong.token
-    path = PATH.get()
+    token, path = wrong.token, PATH.get()
+    accepted = set(wrong.accepts or wrong.expected)
+    # after a value a bracket makes sense only if it was a name
+    words = [word for kind, word in _EXPECTED.items() if kind in accepted]
+    words = [word for word in words if word != "(" or "COMPARISON" not in accepted]
+    words = words or sorted(kind.lower() for kind in accepted)
+    expected = ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]
+    if accepted >= _VALUES:
+        expected = "a name, a number, a 'text' or another value"
     if token.type == "$END":
-        end = len(text.rstrip())
-        what = "filter" if "filter" in path else path
-        return Refusal(
-            f"the {what} ends too early: {_describe_expected(wrong)}",
-            SourceRange(path, end, end + 1),
-        )
+        end, what = len(text.rstrip()), "filter" if "filter" in path else path
+        message = f"the {what} ends too early: expected {expected}"
+        return Refusal(message, SourceRange(path, end, end + 1))
     at = SourceRange(path, token.start_pos, token.end_pos)
     if text[: at.start].endswith("'") and token.type in {"NAME", "NUMBER", "TEXT"}:
         message = "the text before ends here; a quote inside a text is written twice"
         return Refusal(message, at, ("''",))
-    slip = slip_at(text, token.start_pos or 0)
-    if slip is not None:
-        return Refusal(slip[0], at, (slip[1],))
-    return Refusal(f"{_shorten_token(token)} is unexpected here: {_describe_expected(wrong)}", at)
-
-
-def _describe_expected(wrong: UnexpectedToken) -> str:
-    accepted = set(wrong.accepts or wrong.expected)
-    if accepted >= _VALUES:
-        return "expected a name, a number, a 'text' or another value"
-    after_value = "COMPARISON" in accepted
-    words = [
-        word
-        for kinds, word in _EXPECTED
-        if kinds & accepted and not (after_value and kinds == {"OPEN"})
-    ]
-    words = words or sorted(kind.lower() for kind in accepted)
-    return "expected " + ", ".join(words[:-1]) + (" or " if words[:-1] else "") + words[-1]
-
-
-def _shorten_token(token: Token) -> str:
-    text = str(token)
-    return repr(text if len(text) <= 40 else text[:39] + "…")
+    written = repr(str(token) if len(token) <= 40 else token[:39] + "…")
+    message = f"{written} is unexpected here: expected {expected}"
+    return slip_at(text, at) or Refusal(message, at)
 
 
 PATH: Final = ContextVar("PATH", default="filter")
@@ -175,7 +151,7 @@ class Nested:
 
 
 Part: TypeAlias = Token | Node | Group | Nested
-_SHAPES: Final[dict[str, Shape]] = {shape.upper(): shape for shape in get_args(Shape)}
+_SHAPES: Final = {shape.upper(): shape for shape in (*LEVELS, "GeometryCollection")}
 
 
 def _from(first: Part, last: Part) -> SourceRange:
@@ -284,8 +260,8 @@ class Build(Transformer[Token, Node]):
     def instant(self, parts: list[Part]) -> Instant:
         is_date = cast(Token, parts[0]).type == "DATE"
         read = literals.read_date if is_date else literals.read_timestamp
-        at = _from(parts[0], parts[-1])
-        return Instant(read(literals.unescaped(str(parts[2])), _from(parts[2], parts[2])).value, at)
+        instant = read(literals.unescaped(str(parts[2])), _from(parts[2], parts[2]))
+        return Instant(instant.value, _from(parts[0], parts[-1]))
 
     def bound(self, parts: list[Part]) -> Instant | None:
         return literals.read_instant(literals.unescaped(str(parts[0])), _from(parts[0], parts[0]))
@@ -295,13 +271,10 @@ class Build(Transformer[Token, Node]):
         return Interval(start, end, _from(parts[0], parts[-1]))
 
     def geometry(self, parts: list[Part]) -> Geometry:
-        shape = _SHAPES[str(parts[0]).upper().split()[0]]
+        shape = cast(Shape, _SHAPES[str(parts[0]).upper().split()[0]])
         nested, at = cast(Nested, parts[1]), _from(parts[0], parts[1])
         if shape == "GeometryCollection":
-            inside = [part for part in nested.parts if isinstance(part, Geometry)]
-            if len(inside) < len(nested.parts):
-                raise Refusal("a GEOMETRYCOLLECTION holds geometries", at)
-            return make_collection(inside, at)
+            return make_collection(nested.parts, at)
         return make_geometry(shape, _as_json_has_it(shape, _plain(nested, at)), at)
 
     def box(self, parts: list[Part]) -> Geometry:
@@ -339,16 +312,13 @@ def _plain(nested: Nested, at: SourceRange, levels: int = DEEPEST) -> Raw:
 
 def _as_json_has_it(shape: Shape, raw: Raw) -> Raw:
     """Remove the pair of brackets that text, but not GeoJSON, has around a point's position."""
-    if shape == "Point":
-        return cast(Raw, raw[0]) if len(raw) == 1 else raw
     if shape == "MultiPoint":  # (1 2, 3 4) and ((1 2), (3 4)) are both written
-        return tuple(_position_in(cast(Raw, part)) for part in raw)
-    return raw
+        return tuple(_without_brackets(cast(Raw, part)) for part in raw)
+    return _without_brackets(raw) if shape == "Point" else raw
 
 
-def _position_in(part: Raw) -> Raw:
-    inside = part[0]
-    return inside if len(part) == 1 and isinstance(inside, tuple) else part
+def _without_brackets(raw: Raw) -> Raw:
+    return raw[0] if len(raw) == 1 and isinstance(raw[0], tuple) else raw
 
 
 @cache

@@ -3,7 +3,7 @@
 The result is a tree of the standard: only the parser handles relative times.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from decimal import Decimal
@@ -13,11 +13,10 @@ from inference_store.inference.iso_durations import Duration, read_duration
 
 from . import tree
 from .tree import Instant, Named, Node, Operation, Refusal, Scalar
-from .verify import describe_kind, measure
+from .verify import describe_kind, iterate, measure
 from .write import to_text
 
-_NOW, _DURATION = "now", "duration"
-FUNCTIONS: Final = frozenset({_NOW, _DURATION})
+FUNCTIONS: Final = frozenset({"now", "duration"})
 _Part: TypeAlias = datetime | Duration | None
 """The kind of a node: an instant, a duration, or neither."""
 
@@ -43,7 +42,8 @@ class Resolved:
 
 def resolve(root: Node, clock: Clock) -> Node:
     """Return the tree with instants instead of its relative times. Raises Refusal."""
-    relative = next((node for node in _every(root) if _is_one(node)), None)
+    operations = (node for node in iterate(root) if isinstance(node, Operation))
+    relative = next((node for node in operations if node.op in FUNCTIONS), None)
     if relative is None:
         return root
     if clock.at is None:
@@ -54,21 +54,9 @@ def resolve(root: Node, clock: Clock) -> Node:
 
 def resolved_in(root: Node | None) -> Sequence[Resolved]:
     """Return the relative times that a tree had, each once, in their order in the filter."""
-    instants = [] if root is None else [node for node in _every(root) if isinstance(node, Instant)]
-    values = {node.relative: node.value for node in instants if node.relative is not None}
+    nodes = [] if root is None else [node for node in iterate(root) if isinstance(node, Instant)]
+    values = {node.relative: node.value for node in nodes if node.relative is not None}
     return [Resolved(text, at) for text, at in values.items() if isinstance(at, datetime)]
-
-
-def _every(root: Node) -> Iterator[Node]:
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting.extend(reversed(list(tree.inside(node))))
-
-
-def _is_one(node: Node) -> bool:
-    return isinstance(node, Operation) and node.op in FUNCTIONS
 
 
 def _with_instants(node: Node, now: datetime) -> Node:
@@ -102,65 +90,49 @@ def _duration(node: Operation) -> Duration:
     match node.args:
         case (Scalar(value=str() as text) as written,):
             duration = read_duration(text)
-            if duration is None:
-                raise _no_duration(text, written)
-            return duration
-    message = "duration() takes an ISO 8601 duration in single quotes: duration('PT1H')"
-    raise Refusal(message, node.at)
+        case _:
+            message = "duration() takes an ISO 8601 duration in single quotes: duration('PT1H')"
+            raise Refusal(message, node.at)
+    if duration is not None:
+        return duration
+    plain, upper = text.lstrip("+-"), text.upper()
+    if plain != text and read_duration(plain) is not None:
+        message = f"a duration has no sign: subtract it, as in now() - duration('{plain}')"
+        raise Refusal(message, written.at)
+    meant = [f"duration('{upper}')"] if read_duration(upper) is not None else []
+    expectation = "an ISO 8601 duration, such as PT15M, PT1H, P1D, P2W or P1M"
+    raise Refusal(f"{text[:64]!r} is not {expectation}", written.at, meant)
 
 
 def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
     match node.op, left, right:
         case _, None, None:
             return None
-        case _, datetime() as at, Duration() as by:
-            pass
-        case "+", Duration() as by, datetime() as at:
-            pass
-        case _:
-            raise _misused(node, left, right)
-    try:
-        return by.after(at) if node.op == "+" else by.before(at)
-    except OverflowError:
-        message = f"{to_text(node)} lies outside the years 1 to 9999: take a shorter duration"
-        raise Refusal(message, node.at) from None
+        case (_, datetime() as at, Duration() as by) | ("+", Duration() as by, datetime() as at):
+            try:
+                return by.after(at) if node.op == "+" else by.before(at)
+            except OverflowError:
+                message = f"{to_text(node)} lies outside the years 1 to 9999: take a shorter"
+                raise Refusal(f"{message} duration", node.at) from None
+    raise _misused(node, left, right)
 
 
 _HOUR_AGO: Final = "now() - duration('PT1H')"
 _COMPARED: Final = f"received_at > {_HOUR_AGO}"
-_SHOWN: Final = 64
-"""Characters shown of a text that is not a duration."""
-
-
-def _no_duration(text: str, written: Scalar) -> Refusal:
-    plain = text.lstrip("+-")
-    if plain != text and read_duration(plain) is not None:
-        message = f"a duration has no sign: subtract it, as in now() - duration('{plain}')"
-        return Refusal(message, written.at)
-    suggestions = (
-        (f"duration('{text.upper()}')",) if read_duration(text.upper()) is not None else ()
-    )
-    expectation = "an ISO 8601 duration, such as PT15M, PT1H, P1D, P2W or P1M"
-    return Refusal(f"{text[:_SHOWN]!r} is not {expectation}", written.at, suggestions)
+_NO_TIME: Final = {
+    (Duration, Duration): "durations move a time one after the other: now() - duration('P1D') - "
+    "duration('PT1H')",
+    (Duration, datetime): "a duration is subtracted from a time, not a time from it: " + _HOUR_AGO,
+    (datetime, datetime): f"two times make no time: compare them, as in {_COMPARED}",
+}
 
 
 def _misused(node: Operation, left: _Part, right: _Part) -> Refusal:
-    if left is None or right is None:
-        odd = node.args[0] if left is None else node.args[1]
-        return _with(odd, left if right is None else right)
-    match left, right:
-        case Duration(), Duration():
-            message = "durations move a time one after the other: "
-            message += "now() - duration('P1D') - duration('PT1H')"
-        case Duration(), _:
-            message = f"a duration is subtracted from a time, not a time from it: {_HOUR_AGO}"
-        case _:
-            message = f"two times make no time: compare them, as in {_COMPARED}"
-    return Refusal(message, node.at)
-
-
-def _with(odd: Node, other: _Part) -> Refusal:
+    if left is not None and right is not None:
+        return Refusal(_NO_TIME[type(left), type(right)], node.at)
+    odd, other = (node.args[0], right) if left is None else (node.args[1], left)
     is_moved, meant = isinstance(other, datetime), list[str]()
+    message = f"a time is moved by a duration, and this is {describe_kind(odd)}: write {_COMPARED}"
     match odd:
         case Scalar(value=str() as text) if read_duration(text) is not None:
             meant = [f"duration('{text}')"]
@@ -168,18 +140,11 @@ def _with(odd: Node, other: _Part) -> Refusal:
         case Scalar(value=Decimal() as number) if is_moved:
             texts = [t for t in (f"P{number}D", f"PT{number}S") if read_duration(t) is not None]
             meant = [f"duration('{text}')" for text in texts]
-            remedy = " or ".join(meant) or "duration('PT1H')"
-            message = f"a number has no unit of time: write {remedy}"
+            message = "a number has no unit of time: write "
+            message += " or ".join(meant) or "duration('PT1H')"
         case Named(name) if name.lower() == "now" and not is_moved:
             message, meant = "the time of the question is written now()", ["now()"]
         case Named() if not is_moved:
             message = "a duration moves a time that is written out, and this is a name: move it to"
             message += f" the other side, as in {_COMPARED}"
-        case _ if is_moved:
-            message = f"a time is moved by a duration, and this is {describe_kind(odd)}: write"
-            message += f" {_COMPARED}"
-        case _:
-            message = (
-                f"a duration moves a time, and this is {describe_kind(odd)}: write {_HOUR_AGO}"
-            )
     return Refusal(message, odd.at, meant)

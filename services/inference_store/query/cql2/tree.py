@@ -56,16 +56,10 @@ class Interval:
     at: SourceRange = field(default=NOWHERE, compare=False)
 
 
-Shape: TypeAlias = Literal[
-    "Point",
-    "LineString",
-    "Polygon",
-    "MultiPoint",
-    "MultiLineString",
-    "MultiPolygon",
-    "GeometryCollection",
-    "BBox",
-]
+Shape: TypeAlias = (
+    Literal["Point", "LineString", "Polygon", "MultiPoint", "MultiLineString", "MultiPolygon"]
+    | Literal["GeometryCollection", "BBox"]
+)
 Coordinates: TypeAlias = "tuple[Decimal, ...] | tuple[Coordinates, ...]"
 
 
@@ -99,11 +93,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operator, predicate or function applied, by its name in CQL2-JSON.
-
-    `and or not = <> < > <= >= + - * / % div ^ like between in isNull casei accenti s_intersects …
-    t_after … a_contains …`; functions of this store by their own names (`prediction`).
-    """
+    """An operator, predicate or function, by its name in OPERATIONS, applied to arguments."""
 
     op: str
     args: "tuple[Node, ...]"
@@ -168,37 +158,23 @@ _SHOWN: Final = 76  # characters of a line that are shown around the place
 _BEFORE: Final = 40
 
 
-def fault(
-    message: str, at: SourceRange, source: str | None, suggestions: Sequence[str] = ()
-) -> Fault:
-    """Describe an error at a place; if the text is known, carets under it point at the place."""
-    if source is None or at.start is None:
-        return Fault(at.path, message, tuple(suggestions))
-    described = f"{where(at, source)}: {message}\n{pointed(at, source)}"
-    line, column = _line_and_column(at.start, source)
-    length = max(1, (at.end or at.start) - at.start)
-    return Fault(at.path, described, tuple(suggestions), line, column, length)
-
-
 def where(at: SourceRange, source: str | None) -> str:
     """Return the place for people: `line 1, column 8`, or the path in JSON."""
     if source is None or at.start is None:
         return at.path
-    line, column = _line_and_column(at.start, source)
-    return f"line {line}, column {column}"
+    return "line {}, column {}".format(*_line_and_column(at.start, source))
 
 
 def _line_and_column(offset: int, source: str) -> tuple[int, int]:
-    return source.count("\n", 0, offset) + 1, offset - _line_start(offset, source) + 1
+    before = source[:offset].split("\n")
+    return len(before), len(before[-1]) + 1
 
 
 def pointed(at: SourceRange, source: str) -> str:
     """Return the line of a text, and under it carets at the place."""
     start = at.start or 0
-    first = _line_start(start, source)
-    last = source.find("\n", start)
-    line = source[first : last if last >= 0 else len(source)]
-    column = start - first
+    number, column = _line_and_column(start, source)
+    line, column = source.split("\n")[number - 1], column - 1
     cut = max(0, column - _BEFORE) if len(line) > _SHOWN else 0
     excerpt = line[cut : cut + _SHOWN]
     width = min((at.end or start) - start, len(excerpt) - (column - cut))
@@ -207,32 +183,19 @@ def pointed(at: SourceRange, source: str) -> str:
     return f"  {shown}\n  {' ' * (column - cut)}{'^' * max(1, width)}"
 
 
-def _line_start(offset: int, source: str) -> int:
-    return source.rfind("\n", 0, offset) + 1
-
-
+@dataclass(eq=False)
 class Refusal(Exception):
     """A refused part: the message, the place, and suggestions.
 
     `conformance`: the unsupported class. `error`: the error to raise if the filter can be read.
     """
 
-    def __init__(
-        self,
-        message: str,
-        at: SourceRange,
-        suggestions: Sequence[str] = (),
-        *,
-        conformance: str | None = None,
-        error: type[StoreError] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.at = at
-        self.suggestions = tuple(suggestions)
-        self.conformance = conformance
-        self.error = error
-        self.meant: str | None = None
+    message: str
+    at: SourceRange
+    suggestions: Sequence[str] = ()
+    conformance: str | None = field(default=None, kw_only=True)
+    error: type[StoreError] | None = field(default=None, kw_only=True)
+    meant: str | None = field(default=None, init=False)
 
     def hint(self, meant: str | None) -> "Refusal":
         """Add what was probably meant, in place of an earlier hint."""
@@ -244,15 +207,17 @@ class Refusal(Exception):
 def error_of(refused: Refusal, source: str | None) -> StoreError:
     """Return the error to raise; `source`: the text of the filter, if it was sent as text."""
     hint = "" if refused.meant is None else f"; probably meant: {refused.meant}"
-    message = refused.message + hint
-    faults = [fault(message, refused.at, source, refused.suggestions)]
+    at, described, place = refused.at, refused.message + hint, tuple[int, ...]()
+    if source is not None and at.start is not None:
+        # carets under the text point at the place
+        described = f"{where(at, source)}: {described}\n{pointed(at, source)}"
+        length = max(1, (at.end or at.start) - at.start)
+        place = (*_line_and_column(at.start, source), length)
+    faults = [Fault(at.path, described, tuple(refused.suggestions), *place)]
     if refused.conformance is not None:
-        missing_class = CONFORMANCE[refused.conformance]
-        detail = (
-            f"{refused.message}; it belongs to the conformance class {missing_class.title}"
-            f" ({missing_class.uri})"
-        )
-        return NotKept(f"{detail}, which is not supported.", faults=faults)
+        lacking = CONFORMANCE[refused.conformance]
+        detail = f"{refused.message}; it belongs to the conformance class {lacking.title}"
+        return NotKept(f"{detail} ({lacking.uri}), which is not supported.", faults=faults)
     detail = f"{where(refused.at, source)}: {refused.message}{hint or '.'}"
     if refused.error is not None:
         return refused.error(detail, faults=faults)

@@ -1,14 +1,15 @@
 """Checks a tree against the table of operations and the caps, and suggests what was meant."""
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
-from inference_store.inference.nearest import describe_known
+from inference_store.inference.nearest import describe_known, nearest
 
 from . import tree
 from .operations import ARGUMENTS, OPERATIONS, Entry, Kind, Takes
-from .tree import Listed, Named, Node, Operation, Refusal, Scalar
+from .tree import Listed, Named, Node, Operation, Refusal, Scalar, SourceRange
 
 _UNKEPT_SHAPES = frozenset({"LineString", "MultiLineString"})
 _KINDS: dict[type, Kind] = {
@@ -24,31 +25,33 @@ def verify(root: Node, *, takes: Takes = "truth") -> None:
     """
     measure(root, depth=tree.MOST_DEPTH, nodes=tree.MOST_NODES)
     if not _may_be(root, takes):
-        what = (
-            "a filter is a condition"
-            if takes == "truth"
-            else f"{ARGUMENTS[takes].words} is expected"
-        )
+        what = f"{ARGUMENTS[takes].words} is expected"
+        what = "a filter is a condition" if takes == "truth" else what
         raise Refusal(f"{what}, and this is {describe_kind(root)}", root.at)
-    waiting: list[Node] = [root]
-    while waiting:
-        node = waiting.pop()
+    for node in iterate(root):
         _verify(node)
-        waiting.extend(tree.inside(node))
 
 
 def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
     """Raise Refusal if a tree is too deep or too large."""
-    count = 0
-    waiting = [(root, 1)]
-    while waiting:
-        node, level = waiting.pop()
-        count += 1
+    for count, (node, level) in enumerate(_with_levels(root), 1):
         if level > depth:
             raise Refusal(f"a filter is nested at most {depth} levels deep", node.at)
         if nodes is not None and count > nodes:
             raise Refusal(f"a filter has at most {nodes:,} operations, names and values", root.at)
-        waiting.extend((child, level + 1) for child in tree.inside(node))
+
+
+def iterate(root: Node) -> Iterator[Node]:
+    """Yield every node in the order of the filter."""
+    return (node for node, _ in _with_levels(root))
+
+
+def _with_levels(root: Node) -> Iterator[tuple[Node, int]]:
+    waiting = [(root, 1)]
+    while waiting:  # it never recurses
+        node, level = waiting.pop()
+        yield node, level
+        waiting.extend((child, level + 1) for child in reversed([*tree.inside(node)]))
 
 
 def kind_of(node: Node) -> Kind:
@@ -64,7 +67,9 @@ def describe_kind(node: Node) -> str:
     if node == Listed(()):
         return "an empty list"
     kind = kind_of(node)
-    return {"truth": "a condition", "instant": "a time", "unknown": "a name"}.get(kind, _a(kind))
+    article = "an" if kind[0] in "aiu" else "a"
+    words = {"truth": "a condition", "instant": "a time", "unknown": "a name"}
+    return words.get(kind, f"{article} {kind}")
 
 
 def _verify(node: Node) -> None:
@@ -122,22 +127,23 @@ def _is_pattern(node: Node) -> bool:
 
 
 def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refusal:
-    suggestions: tuple[str, ...] = ()
-    if isinstance(arg, Listed) and entry.name == "=":
-        suggestions = ("A_EQUALS", "IN")
-    return Refusal(
-        f"{entry.text} takes {ARGUMENTS[takes].words} here, and this is {describe_kind(arg)}",
-        arg.at,
-        suggestions,
-    )
+    suggestions = ("A_EQUALS", "IN") if isinstance(arg, Listed) and entry.name == "=" else ()
+    message = f"{entry.text} takes {ARGUMENTS[takes].words} here, and this is {describe_kind(arg)}"
+    return Refusal(message, arg.at, suggestions)
+
+
+_MEASURES: Final = frozenset({"avg", "count", "max", "mean", "min", "sum"})
 
 
 def _no_function(node: Operation) -> Refusal:
+    if node.op.lower() in _MEASURES:
+        message = f"there is no function {node.op}: it is a measure of POST …/aggregate"
+        return Refusal(message, node.at)
     functions = [
         entry for entry in OPERATIONS.values() if entry.tight is None and entry.is_supported
     ]
     names = [entry.text for entry in sorted(functions, key=lambda entry: not entry.own)]
-    near = function_meant(node.op)
+    near = nearest(node.op, names, limit=3)
     message = f"there is no function {node.op}; {describe_known(near, names)}"
     return Refusal(message, node.at, tuple(dict.fromkeys((*near, *names))))
 
@@ -151,16 +157,13 @@ def _counted(entry: Entry) -> str:
     return words[entry.most]
 
 
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aiu" else f"a {kind}"
-
-
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
-_NAME: Final = re.compile(rf"{_WORD}+")
+_NAME: Final = re.compile(rf"(?={_WORD}*[^\W\d]){_WORD}+")  # with a letter
 _A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
 _IN_QUOTES: Final = "write the name in double quotes: "
 # Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
 # them. The first that matches counts; each may begin a little before the place.
+# fmt: off
 _SLIPS: Final = tuple(
     (re.compile(written, re.IGNORECASE), message, meant)
     for written, message, meant in (
@@ -178,37 +181,41 @@ _SLIPS: Final = tuple(
         (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", rf'{_IN_QUOTES}"metadata.\1"', r'"metadata.\1"'),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "a time stands in TIMESTAMP('…')", _A_TIME),
         (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
+        (r"(?<![\w.])([\w.]+)\[\d+\]([\w.]*)",
+         r'an element of an array has no number: "\1[]\2" is any of them', r'"\1[]\2"'),
+        (r"(?<=\bin )([\w.]+)",
+         "IN takes a list in brackets; an element of an array is found by =", r"\1 = 'value'"),
+        (r";", "a filter is one condition, without a ;", ""),
         (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
     )
 )
+# fmt: on
 _BEFORE: Final = 32  # characters that a slip may begin before the place
 _AFTER: Final = 256
 
 
-def slip_at(source: str, offset: int) -> tuple[str, str] | None:
-    """Return the error at `offset`, where the parser stopped, and a suggestion; None: unknown."""
+def slip_at(source: str, at: SourceRange) -> Refusal | None:
+    """Return the error at a place, where the parser stopped, with a suggestion; None: unknown."""
+    offset = at.start or 0
     for written, message, meant in _SLIPS:
         for start in range(max(0, offset - _BEFORE), offset + 1):
             match = written.match(source, start, offset + _AFTER)
             if match is not None and match.start() <= offset < match.end():
-                return match.expand(message), match.expand(meant)
-    return _name_at(source, offset)
+                return Refusal(match.expand(message), at, (match.expand(meant),) if meant else ())
+    # a name with characters that require quotes: `tags[]`, `user@host`, `2nd`
+    begin = offset
+    while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
+        begin -= 1
+    name = _NAME.match(source, begin, begin + 512)
+    if begin == offset or name is None or name.end() <= offset:
+        return None
+    message = "write a name with other characters in double quotes"
+    return Refusal(message, at, (quoted(name[0]),))
 
 
 def quoted(name: str) -> str:
     """Return a name in double quotes."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def function_meant(name: str) -> tuple[str, ...]:
-    """Suggest a function in place of one that does not exist."""
-    # Imported with the first unknown function.
-    from rapidfuzz import fuzz, process  # noqa: PLC0415
-
-    functions = [e.text for e in OPERATIONS.values() if e.tight is None and e.is_supported]
-    near = process.extract(name.upper(), functions, scorer=fuzz.ratio, processor=str.upper,
-                           limit=3, score_cutoff=60)  # fmt: skip
-    return tuple(name_nearby for name_nearby, _, _ in near)
 
 
 def meant_by(node: Node) -> str | None:
@@ -221,47 +228,18 @@ def meant_by(node: Node) -> str | None:
         if node.quoted:
             return "'" + node.name.replace("'", "''") + "'"
         return "now()" if node.name.lower() == "now" else None
-    parts = _hyphenated(node)
-    if parts is None or all(isinstance(part, Scalar) for part in parts):
-        return None
-    return quoted("-".join(map(_spelling, parts)))
+    name = _hyphenated(node)
+    return None if name is None or re.fullmatch(r"[\d-]+", name) else quoted(name)
 
 
-def _hyphenated(node: Node) -> list[Node] | None:
-    parts: list[Node] = []
-    while isinstance(node, Operation) and node.op == "-":
-        left, right = node.args
-        if left.at.end is None or right.at.start != left.at.end + 1:
-            return None
-        parts.append(right)
-        node = left
-    parts.append(node)
-    whole = len(parts) > 1 and all(map(_may_be_in_name, parts))
-    return parts[::-1] if whole else None
-
-
-def _may_be_in_name(node: Node) -> bool:
-    if isinstance(node, Scalar):
-        return isinstance(node.value, Decimal) and node.value.as_tuple().exponent == 0
-    return isinstance(node, Named) and not node.quoted
-
-
-def _spelling(node: Node) -> str:
-    if isinstance(node, Named):
-        return node.name
-    assert isinstance(node, Scalar)
-    width = (node.at.end or 0) - (node.at.start or 0)
-    return str(node.value).zfill(width)
-
-
-def _name_at(source: str, offset: int) -> tuple[str, str] | None:
-    """Suggest quotes for a name with characters that require them: `tags[]`, `user@host`, `2nd`."""
-    begin = offset
-    while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
-        begin -= 1
-    match = _NAME.match(source, begin, begin + 512)
-    if match is None or begin == offset or match.end() <= offset:
-        return None
-    if re.search(r"[^\W\d]", match[0]) is None:
-        return None
-    return "write a name with other characters in double quotes", quoted(match[0])
+def _hyphenated(node: Node) -> str | None:
+    """Return the name that a subtraction without blanks was meant as."""
+    match node:
+        case Named(name, quoted=False):
+            return name
+        case Scalar(value=Decimal() as number, at=at) if number.as_tuple().exponent == 0:
+            return str(number).zfill((at.end or 0) - (at.start or 0))
+        case Operation("-", (left, right)) if left.at.end and right.at.start == left.at.end + 1:
+            parts = _hyphenated(left), _hyphenated(right)
+            return None if None in parts else "-".join(map(str, parts))
+    return None

@@ -64,8 +64,12 @@ def _json(node: Node) -> Json:
             written = {_word_of(node).lower(): literals.spelled(node)}
         case Interval(start, end):
             written = {"interval": [_json_bound(start), _json_bound(end)]}
-        case Geometry():
-            written = _json_geometry(node)
+        case Geometry("BBox", coordinates):
+            written = {"bbox": _json_coordinates(coordinates)}
+        case Geometry("GeometryCollection" as shape, _, parts):
+            written = {"type": shape, "geometries": [_json(part) for part in parts]}
+        case Geometry(shape, coordinates):
+            written = {"type": shape, "coordinates": _json_coordinates(coordinates)}
         case tree.Listed(items):
             written = [_json(item) for item in items]
         case Operation(op, args):
@@ -79,23 +83,10 @@ def _json_bound(bound: Node | None) -> Json:
     return literals.spelled(bound) if isinstance(bound, Instant) else _json(bound)
 
 
-def _json_geometry(node: Geometry) -> Json:
-    if node.shape == "BBox":
-        return {"bbox": _json_coordinates(node.coordinates)}
-    if node.shape == "GeometryCollection":
-        return {
-            "type": node.shape,
-            "geometries": [_json_geometry(part) for part in node.geometries],
-        }
-    return {"type": node.shape, "coordinates": _json_coordinates(node.coordinates)}
-
-
 def _json_coordinates(part: tree.Coordinates) -> list[Json]:
     return [
-        _json_number(coordinate)
-        if isinstance(coordinate, Decimal)
-        else _json_coordinates(coordinate)
-        for coordinate in part
+        _json_number(inner) if isinstance(inner, Decimal) else _json_coordinates(inner)
+        for inner in part
     ]
 
 
@@ -134,7 +125,7 @@ def _text(node: Node) -> str:
             written = _text_geometry(node)
         case tree.Listed(items):
             written = f"({', '.join(map(_text, items))})"
-        case Operation(op) if _tight(node) < FACTOR:
+        case Operation() if _tight(node) < FACTOR:
             written = _operator(node)
         case Operation(op, args):
             entry = OPERATIONS.get(op)
@@ -147,27 +138,30 @@ def _word_of(node: Instant) -> str:
 
 
 def _operator(node: Operation) -> str:
-    args, tight = node.args, _tight(node)
-    match node.op:
-        case "not":
-            return _negation(args[0])
-        case "like" | "between" | "in" | "isNull":
-            return _predicate(node, "")
-        case "and" | "or":
-            return f" {node.op.upper()} ".join(_within(arg, tight + 1) for arg in args)
-    left = _within(args[0], tight if tight in LEFT else tight + 1)
-    return f"{left} {node.op} {_within(args[1], tight + 1)}"
+    tight = _tight(node)
+    match node:
+        case Operation("not", (Operation(op) as of,)) if op in _NEGATED:
+            written = _predicate(of, "NOT ")
+        case Operation("not", (of,)):
+            written = f"NOT {_within(of, tight)}"
+        case Operation(op) if op in _NEGATED:
+            written = _predicate(node, "")
+        case Operation("and" | "or" as op, args):
+            written = f" {op.upper()} ".join(_within(arg, tight + 1) for arg in args)
+        case Operation(op, (left, right)):
+            first = _within(left, tight if tight in LEFT else tight + 1)
+            written = f"{first} {op} {_within(right, tight + 1)}"
+    return written
 
 
 def _tight(node: Node) -> int:
-    entry = OPERATIONS.get(node.op) if isinstance(node, Operation) else None
-    return FACTOR if entry is None or entry.tight is None else entry.tight
-
-
-def _negation(of: Node) -> str:
-    if isinstance(of, Operation) and of.op in _NEGATED:
-        return _predicate(of, "NOT ")
-    return f"NOT {_within(of, _tight(Operation('not', ())))}"
+    match node:
+        case Operation("not", (Operation(op),)) if op in _NEGATED:
+            return PREDICATE  # `a NOT IN (1)`
+        case Operation(op):
+            entry = OPERATIONS.get(op)
+            return FACTOR if entry is None or entry.tight is None else entry.tight
+    return FACTOR
 
 
 def _predicate(node: Operation, negated: str) -> str:
@@ -177,18 +171,11 @@ def _predicate(node: Operation, negated: str) -> str:
             return f"{first} IS {negated}NULL"
         case "between":
             return f"{first} {negated}BETWEEN {rest[0]} AND {rest[1]}"
-        case _:
-            return f"{first} {negated}{node.op.upper()} {rest[0]}"
+    return f"{first} {negated}{node.op.upper()} {rest[0]}"
 
 
 def _within(node: Node, tight: int) -> str:
-    match node:
-        case Operation("not", (Operation(op),)) if op in _NEGATED:
-            own = PREDICATE  # `a NOT IN (1)`
-        case _:
-            own = _tight(node)
-    written = _text(node)
-    return written if own >= tight else f"({written})"
+    return _text(node) if _tight(node) >= tight else f"({_text(node)})"
 
 
 def _scalar(value: str | Decimal | bool) -> str:
@@ -204,31 +191,23 @@ def _text_bound(bound: Node | None) -> str:
 
 
 def _text_geometry(node: Geometry) -> str:
-    name = node.shape.upper()
+    name, coordinates = node.shape.upper(), node.coordinates
     if node.shape == "BBox":
-        return f"{name}({', '.join(map(str, node.coordinates))})"
+        return f"{name}({', '.join(map(str, coordinates))})"
     if node.shape == "GeometryCollection":
         return f"{name}({', '.join(map(_text_geometry, node.geometries))})"
-    inside = _text_coordinates(node.coordinates)
+    inside = _text_coordinates(coordinates)
     if node.shape == "Point":
         inside = f"({inside})"
     if node.shape == "MultiPoint":
-        points = (f"({_text_coordinates(point)})" for point in _nested(node.coordinates))
-        inside = f"({', '.join(points)})"
-    return f"{name}{' Z ' if _has_heights(node.coordinates) else ''}{inside}"
+        inside = f"({', '.join(f'({_text_coordinates(point)})' for point in coordinates)})"
+    while not isinstance(coordinates[0], Decimal):
+        coordinates = coordinates[0]
+    return f"{name}{' Z ' if len(coordinates) == 3 else ''}{inside}"
 
 
-def _text_coordinates(part: tree.Coordinates) -> str:
-    if isinstance(part[0], Decimal):
-        return " ".join(map(str, part))
-    return f"({', '.join(_text_coordinates(inner) for inner in _nested(part))})"
-
-
-def _nested(part: tree.Coordinates) -> list[tree.Coordinates]:
-    return [inner for inner in part if not isinstance(inner, Decimal)]
-
-
-def _has_heights(part: tree.Coordinates) -> bool:
-    while not isinstance(part[0], Decimal):
-        part = part[0]
-    return len(part) == 3
+def _text_coordinates(part: "tree.Coordinates | Decimal") -> str:
+    if isinstance(part, Decimal):
+        return str(part)
+    inner = map(_text_coordinates, part)
+    return " ".join(inner) if isinstance(part[0], Decimal) else f"({', '.join(inner)})"

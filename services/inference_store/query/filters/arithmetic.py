@@ -1,135 +1,75 @@
-"""Arithmetic of literal numbers and places; bounds within which that of Postgres is exact."""
+"""Arithmetic of numbers that are written out, and the digits that Postgres has to hold."""
 
 from collections.abc import Callable, Mapping
-from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, Inexact
-from typing import Final, NamedTuple
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation
+from typing import Final
 
-from inference_store.inference.metadata import MetadataCaps
+from inference_store.query.cql2.literals import CAPS
 
 from .typed import Applied, Constant, Function, Metadata, Value
 
-MOST_EXPONENT: Final = 16
-MOST_DIGITS: Final = 100_000
-"""Digits before the point of any result; Postgres ends at 131,072."""
-MOST_SCALE: Final = 16_000
-"""Digits after the point; Postgres rounds a product at 16,383."""
-QUOTIENT_SCALE: Final = 1000
-"""Digits after the point that a quotient has at most."""
-LEAST_DOUBLE, MOST_DOUBLE = Decimal("1e-300"), Decimal("1e300")
-"""The bounds for the absolute value of a power's base, unless the base is zero."""
-MOST_POWER: Final = Decimal(10**9)
-"""The largest exponent."""
-MOST_LOGARITHM: Final = 690.0
-"""The largest natural logarithm of a power: up to it, the power is a double."""
-_SIGNIFICANT: Final = 16
-# Wide enough for all results that the check allows; a rounded result would be a bug, and raises.
-EXACT: Final = Context(
-    prec=2 * (MOST_DIGITS + MOST_SCALE), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact]
-)
+MOST_DIGITS: Final = 16_000
+"""Digits of a result on either side of the point: Postgres rounds a product at 16,383."""
+_MOST_SETTLED: Final = 2_000
+"""Digits of a calculation that is done here, and not by Postgres."""
+_MOST_EXPONENT: Final = 16
+_ROUNDED_DIGITS, _DOUBLE_DIGITS = 1_000, 350
+_STORED_DIGITS: Final = CAPS.digits + CAPS.exponent
 
 
-def calculate(op: Function, left: Decimal, right: Decimal) -> Decimal | None:
-    """Return the exact result for two literals; None: there is none, or it is left to Postgres."""
-    calculation = _CALCULATIONS.get(op)
-    if calculation is None or (op in _DIVIDE and not right):
-        return None
-    try:
-        return calculation(left, right)
-    except Inexact:
-        return None
+def _precise(digits: int) -> Context:
+    traps = [Inexact, DivisionByZero, InvalidOperation]
+    return Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=traps)
 
 
-def exact(number: Decimal | float) -> Decimal:
-    """Return the number that is compared: for a double, the decimal of its shortest spelling."""
-    if isinstance(number, float):
-        return Decimal(repr(number).removesuffix(".0"))
-    return Decimal(number)
-
-
-def scale_of(number: Decimal) -> int:
-    """Return the number of digits after the point, as written: 1.50 has two."""
-    return max(0, -_exponent(number))
-
-
-def _exponent(number: Decimal) -> int:
-    exponent = number.as_tuple().exponent
-    assert isinstance(exponent, int)
-    return exponent
-
-
-_DIVIDE: Final = frozenset({"/", "%", "div"})
-# Postgres rounds a quotient of more digits.
-_QUOTIENT: Final = Context(prec=_SIGNIFICANT, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
+EXACT: Final = _precise(2 * MOST_DIGITS)
 _CALCULATIONS: Final[Mapping[Function, Callable[[Decimal, Decimal], Decimal]]] = {
-    "+": EXACT.add,
-    "-": EXACT.subtract,
-    "*": EXACT.multiply,
-    "/": _QUOTIENT.divide,
-    "%": EXACT.remainder,
-    "div": EXACT.divide_int,
+    **{"+": EXACT.add, "-": EXACT.subtract, "*": EXACT.multiply, "^": EXACT.power},
+    **{"%": EXACT.remainder, "div": EXACT.divide_int},
+    "/": _precise(16).divide,  # Postgres rounds a quotient of more digits
 }
 
 
-_CAPS: Final = MetadataCaps()
+def calculate(of: Applied) -> Value:
+    """Return the exact result of two literals; the same value if there is none, or if it is left to
+    Postgres."""
+    match of.args:
+        case Constant(value=Decimal() as left), Constant(value=Decimal() as right) if (
+            of.function in _CALCULATIONS and digits(of) <= _MOST_SETTLED
+        ):
+            try:
+                return Constant("number", _CALCULATIONS[of.function](left, right))
+            except ArithmeticError:
+                return of
+    return of
 
 
-class Digits(NamedTuple):
-    """Digits before the point and after it, at most."""
-
-    before: int
-    after: int
-
-    @property
-    def too_many(self) -> bool:
-        """Check whether Postgres might not hold such a number exactly."""
-        return self.before > MOST_DIGITS or self.after > MOST_SCALE
+def is_exact_power(base: Value, exponent: Value) -> bool:
+    """Check whether the exponent is a literal whole number, so small that the power is multiplied
+    out."""
+    number = exponent.value if isinstance(exponent, Constant) else None
+    is_few = isinstance(number, Decimal) and number in range(1, _MOST_EXPONENT + 1)
+    return is_few and digits(Applied("^", (base, exponent))) <= MOST_DIGITS
 
 
-_STORED: Final = Digits(_CAPS.digits + _CAPS.exponent, _CAPS.digits + _CAPS.exponent)
-_DOUBLE: Final = Digits(310, 345)
-
-
-def digits_of_literal(number: Decimal) -> Digits:
-    """Return the digits of a literal number."""
-    return Digits(max(1, number.adjusted() + 1), scale_of(number))
-
-
-def digits(value: Value) -> Digits:
-    """Return the most digits that a value may have."""
+def digits(value: Value) -> int:
+    """Return the digits on either side of the point that a value has at most."""
     match value:
         case Constant(value=Decimal() as number):
-            return digits_of_literal(number)
-        case Metadata():
-            return _STORED
-        case Applied("^", (base, Constant(value=Decimal() as exponent))):
-            before, after = digits(base)
-            return Digits(max(1, before * int(exponent)), after * int(exponent))
-        case Applied(op, args) if op in _DIGITS:
-            return _DIGITS[op](*map(digits, args))
-        case _:
-            return _DOUBLE
+            exponent = number.as_tuple().exponent
+            assert isinstance(exponent, int)
+            return max(1, number.adjusted() + 1, -exponent)
+        case Applied("^", (base, Constant(value=Decimal() as times))):
+            return digits(base) * int(times)
+        case Applied(function, args) if function in _DIGITS:
+            return _DIGITS[function](*map(digits, args))
+    return _STORED_DIGITS if isinstance(value, Metadata) else _DOUBLE_DIGITS
 
 
-_DIGITS: Final[Mapping[Function, Callable[[Digits, Digits], Digits]]] = {
-    **dict.fromkeys(
-        ("+", "-"), lambda a, b: Digits(max(a.before, b.before) + 1, max(a.after, b.after))
-    ),
-    "*": lambda a, b: Digits(a.before + b.before, a.after + b.after),
-    **dict.fromkeys(("/", "div"), lambda a, b: Digits(a.before + b.after + 1, QUOTIENT_SCALE)),
-    # Postgres computes the whole quotient first.
-    "%": lambda a, b: Digits(a.before + b.after + 1, max(a.after, b.after)),
+_DIGITS: Final[Mapping[Function, Callable[[int, int], int]]] = {
+    **dict.fromkeys(("+", "-"), lambda a, b: max(a, b) + 1),
+    "*": lambda a, b: a + b,
+    # `%` computes the quotient first
+    **dict.fromkeys(("/", "div", "%"), lambda a, b: max(a + b + 1, _ROUNDED_DIGITS)),
+    "power": lambda _, __: _ROUNDED_DIGITS,
 }
-
-
-EARTH_RADIUS_METRES: Final = 6_371_008.8
-DECIMALS_OF_DEGREES: Final = 30
-"""Decimals to which coordinates are rounded for a distance: doubles underflow beyond them."""
-
-
-def round_degrees(degrees: Decimal) -> Decimal:
-    """Round to DECIMALS_OF_DEGREES."""
-    if scale_of(degrees) <= DECIMALS_OF_DEGREES:
-        return degrees
-    wide = EXACT.copy()
-    wide.clear_traps()
-    return degrees.quantize(Decimal(1).scaleb(-DECIMALS_OF_DEGREES), ROUND_HALF_UP, wide)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import key_registry
 from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.json_text import Json, read_exactly, write_json
+from inference_store.inference.json_text import read_exactly, write_json
 from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.query.cql2 import parse_json, to_json
 from inference_store.query.cql2.tree import Named, Node, Operation, change_inside
@@ -51,9 +51,8 @@ _OF_PREDICTIONS: Final = frozenset({"top_label", "top_score", "prediction_count"
 
 def find_doubts(predicate: Any) -> Doubts:
     """Return which parts of the index, of those that may be incomplete, a predicate refers to."""
-    return frozenset(
-        doubt for node in iterate_nodes(predicate) if (doubt := _kind(node)) is not None
-    )
+    kinds = (_kind(node) for node in iterate_nodes(predicate))
+    return frozenset(kind for kind in kinds if kind is not None)
 
 
 def make_certain(predicate: Predicate, doubts: Collection[Doubt]) -> Predicate:
@@ -89,12 +88,8 @@ def _certain(predicate: Predicate, doubts: Doubts, *, when: bool) -> Predicate:
         case _ if find_doubts(predicate).isdisjoint(doubts) or _stays(predicate, doubts, when):
             return predicate if when else typed.Not(predicate)
         case typed.And(parts) | typed.Or(parts):
-            certain = tuple(_certain(part, doubts, when=when) for part in parts)
-            return (
-                typed.And(certain)
-                if isinstance(predicate, typed.And) is when
-                else typed.Or(certain)
-            )
+            joined = typed.And if isinstance(predicate, typed.And) is when else typed.Or
+            return joined(tuple(_certain(part, doubts, when=when) for part in parts))
         case typed.Not(of):
             return _certain(of, doubts, when=not when)
         case typed.Unknown(of) if not when:
@@ -183,19 +178,14 @@ def resolve(text: str, numbers: Mapping[str, tuple[int, bool]]) -> Predicate:
     document = read_exactly(text)
     if document["version"] != str(VERSION):
         raise Invalid(f"The filter was saved by another version: {document['version']}.")
-    stray = document["stray"]
-    keys = {
-        name: replace(_key(name, numbers.get(name), rows), only_stray_texts=name in stray)
-        for name, rows in document["keys"].items()
-    }
+    keys: dict[str, KnownKey] = {}
+    for name, saved in document["keys"].items():
+        rows: dict[Kind, int] = {kind: int(saved[kind]) for kind in KINDS if kind in saved}
+        (number, several), stray = numbers.get(name) or (None, False), name in document["stray"]
+        types = tuple(sorted(rows))
+        keys[name] = KnownKey(name, number, rows, types, only_stray_texts=stray, several=several)
     tree = parse_json(document["filter"])
     return check(tree, KnownKeys(keys), unknown_keys="accept", is_saved=True).predicate
-
-
-def _key(name: str, number: tuple[int, bool] | None, rows: Json) -> KnownKey:
-    kinds: dict[Kind, int] = {kind: int(rows[kind]) for kind in KINDS if kind in rows}
-    key, several = number or (None, False)
-    return KnownKey(name, key, kinds, tuple(sorted(kinds)), several=several)
 
 
 def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
@@ -203,10 +193,8 @@ def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
     for name, spelt in types.items():
         entry = type_named(spelt)
         if entry is None or entry.family is None:
-            types_known = sorted(
-                n for n, type_entry in TYPE_NAMES.items() if type_entry.family is not None
-            )
-            fault = Fault(f"types.{name}", f"there is no type {spelt!r} to compare", types_known)
+            known_types = sorted(n for n, known in TYPE_NAMES.items() if known.family is not None)
+            fault = Fault(f"types.{name}", f"there is no type {spelt!r} to compare", known_types)
             raise Invalid(f"The key {name!r} cannot be declared as {spelt!r}.", faults=[fault])
         key = keys.get(name, KnownKey(name))
         rows = {entry.family: 0, **key.rows}
@@ -215,19 +203,12 @@ def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
 
 
 def _spell_out(node: Node, known: KnownKeys, op: str = "") -> Node:
-    if isinstance(node, Named):
-        return _spell_out_name(node, known, op)
-    here = node.op.lower() if isinstance(node, Operation) else ""
-    if here in PREDICTION_FUNCTIONS:
-        return node
-    return change_inside(node, lambda inner: _spell_out(inner, known, here))
-
-
-def _spell_out_name(node: Named, known: KnownKeys, op: str) -> Named:
-    if op not in ("isnull", "sent"):
-        node = elements(node, known)
+    """Return the tree with every name in full. `op`: the operation around it."""
+    if not isinstance(node, Named):
+        here = node.op if isinstance(node, Operation) else ""
+        is_inside = here in PREDICTION_FUNCTIONS
+        return node if is_inside else change_inside(node, lambda of: _spell_out(of, known, here))
+    node = node if op in ("isNull", "sent") else elements(node, known)
     if node.name in PROPERTIES and op != "sent":
         return replace(node, name=OWN + node.name)
-    if node.name.startswith(OWN):
-        return node
-    return replace(node, name=METADATA + key_of(node))
+    return node if node.name.startswith(OWN) else replace(node, name=METADATA + key_of(node))

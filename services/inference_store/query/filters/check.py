@@ -1,32 +1,24 @@
 """Gives a CQL2 tree types: resolves names, checks comparisons, and expands the other functions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from inference_store.inference.events import data_hash_of
 from inference_store.inference.metadata import COORDINATES
 from inference_store.inference.nearest import describe_known, nearest, shortened
 from inference_store.inference.task_types import TASK_TYPES, task_type_named
-from inference_store.query.cql2.tree import (
-    Instant,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-    error_of,
-    expand,
-)
+from inference_store.query.cql2 import tree
+from inference_store.query.cql2.tree import error_of, expand
 from inference_store.query.properties import like_tokens
 
 from . import names, operands, typed
 from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
-from .operands import mismatch, refuse_off_map
+from .operands import refuse_off_map
 from .relations import (
+    ARRAY_FUNCTIONS,
     SPATIAL_FUNCTIONS,
     TEMPORAL_FUNCTIONS,
     check_array_function,
@@ -36,8 +28,8 @@ from .relations import (
 )
 from .typed import Compared, Constant, Predicate, Value
 
-MOST_CALCULATED, MOST_NAMED = 16, 64
-"""The most elements of an IN list that are not literals, for a calculation or a name before IN."""
+MOST_CALCULATED: Final = 64
+"""The most elements of an IN list that are not literals: SQL repeats the left side for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +42,7 @@ class Checked:
 
 
 def check(
-    node: Node,
+    node: tree.Node,
     known: KnownKeys,
     *,
     source: str | None = None,
@@ -65,8 +57,11 @@ def check(
     checking = FilterCheck(known, to_predicate, unknown_keys, is_saved)
     try:
         predicate = to_predicate(node, checking)
-        _refuse_large(node, predicate)
-    except Refusal as refused:
+        if typed.comparisons_in(predicate) > typed.MOST:
+            message = f"the filter asks more than {typed.MOST:,} comparisons: what is compared as a"
+            message += " condition is asked several times, in an IN once for each item; split it"
+            raise meaningless(node, message)
+    except tree.Refusal as refused:
         raise error_of(refused, source) from None
     _warn_of_others(predicate, checking)
     return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
@@ -78,10 +73,9 @@ def _warn_of_others(predicate: Predicate, checking: FilterCheck, *, positive: bo
         case typed.And(parts) | typed.Or(parts):
             for part in parts:
                 _warn_of_others(part, checking, positive=positive)
-        case typed.Not(of):
-            _warn_of_others(of, checking, positive=not positive)
-        case typed.Unknown(of):
-            _warn_of_others(of, checking, positive=False)
+        case typed.Not(of) | typed.Unknown(of):
+            is_turned = isinstance(predicate, typed.Not) and not positive
+            _warn_of_others(of, checking, positive=is_turned)
         case Compared(op):
             nodes = list(typed.iterate_nodes(predicate))
             texts = [node.value for node in nodes if isinstance(node, Constant)]
@@ -106,55 +100,42 @@ def _may_be_meant(
 
 
 def check_value(
-    node: Node, kind: typed.Kind, known: KnownKeys, *, source: str | None = None
+    node: tree.Node, kind: typed.Kind, known: KnownKeys, *, source: str | None = None
 ) -> Value:
     """Return the typed value of an expression that is of this kind. Raises what `check` does."""
     try:
         return operands.value(node, kind, FilterCheck(known, to_predicate))
-    except Refusal as refused:
+    except tree.Refusal as refused:
         raise error_of(refused, source) from None
 
 
-def _refuse_large(node: Node, predicate: Predicate) -> None:
-    if typed.comparisons_in(predicate) > typed.MOST:
-        message = f"the filter asks more than {typed.MOST:,} comparisons: what is compared as a"
-        message += " condition is asked several times, in an IN once for each item; split it"
-        raise meaningless(node, message)
-
-
-def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
+def to_predicate(node: tree.Node, checking: FilterCheck) -> Predicate:
     """Return the predicate of a node. Raises Refusal."""
     match node:
-        case Scalar(value=bool() as fixed):
+        case tree.Scalar(value=bool() as fixed):
             return typed.Fixed(fixed)
-        case Named():
-            return _bare(node, checking)
-        case Operation():
+        case tree.Named():
+            operands.require("bool", node, checking, at=node.at)
+            return Compared("=", (operands.value(node, "bool", checking), Constant("bool", True)))
+        case tree.Operation():
             meant = expand(node)
             if meant is not node:
                 return to_predicate(meant, checking)
-            check_operation = _PREDICATES.get(node.op.lower())
-            if check_operation is not None:
-                return check_operation(node, checking)
+            if node.op in _PREDICATES:
+                return _PREDICATES[node.op](node, checking)
     raise meaningless(node, "a condition is expected here, such as `frame_number > 9000`")
 
 
-def _bare(node: Named, checking: FilterCheck) -> Predicate:
-    operands.require("bool", node, checking, at=node.at)
-    return Compared("=", (operands.value(node, "bool", checking), Constant("bool", True)))
-
-
-def _parts(node: Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
-    return tuple(to_predicate(arg, checking) for arg in node.args)
-
-
-def _compared(node: Operation, checking: FilterCheck) -> Predicate:
-    decided = _decided(node, checking)
-    if decided is not None:
-        return decided
+def _compared(node: tree.Operation, checking: FilterCheck) -> Predicate:
+    is_equality = node.op in ("=", "<>")
+    for of, truth in (node.args, node.args[::-1]) if is_equality else ():
+        match truth:
+            case tree.Scalar(value=bool() as is_so) if operands.is_condition(of):
+                predicate = to_predicate(of, checking)
+                return predicate if is_so is (node.op == "=") else typed.Not(predicate)
     kind = operands.common(node.args, checking)
-    if node.op not in ("=", "<>"):
-        _refuse_order(node, kind)
+    if kind == "bool" and not is_equality:
+        raise impossible(node, "booleans have no order: compare them with = or <>")
     values = operands.values(node.args, kind, checking)
     values = as_stored(node.op, node.args, values, checking)
     match node.op, values:
@@ -165,64 +146,38 @@ def _compared(node: Operation, checking: FilterCheck) -> Predicate:
     return Compared(cast(typed.Test, node.op), values)
 
 
-def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
-    if node.op == "between":
-        return None
-    for of, truth in (node.args, node.args[::-1]):
-        if (
-            isinstance(truth, Scalar)
-            and isinstance(truth.value, bool)
-            and operands.is_condition(of)
-        ):
-            if node.op not in ("=", "<>"):
-                _refuse_order(node, "bool")
-            predicate = to_predicate(of, checking)
-            return predicate if truth.value is (node.op == "=") else typed.Not(predicate)
-    return None
-
-
-def _refuse_order(node: Operation, kind: typed.Kind) -> None:
-    if kind == "bool":
-        raise impossible(node, "booleans have no order: compare them with = or <>")
-
-
-def _in(node: Operation, checking: FilterCheck) -> Predicate:
+def _in(node: tree.Operation, checking: FilterCheck) -> Predicate:
     of, items = node.args
-    if not isinstance(items, Listed) or not items.items:
-        raise meaningless(node, "IN takes a list of values: IN ('a', 'b')")
-    _refuse_long(node, of, items)
-    left_by_kind: dict[typed.Kind, Value] = {}
+    assert isinstance(items, tree.Listed), "IN takes a list"
+    if (
+        sum(not isinstance(item, tree.Scalar | tree.Instant) for item in items.items)
+        > MOST_CALCULATED
+    ):
+        message = f"at most {MOST_CALCULATED} names or calculations are allowed in a list of IN"
+        raise meaningless(node, message)
+    lefts: dict[typed.Kind, Value] = {}
     constants: dict[typed.Kind, dict[Constant, None]] = {}
     others: dict[typed.Kind, list[Predicate]] = {}
     for item in items.items:
         kind = operands.common((of, item), checking)
-        if kind not in left_by_kind:
-            left_by_kind[kind] = operands.value(of, kind, checking)
-        right = operands.value(item, kind, checking)
-        left, right = as_stored("=", (of, item), (left_by_kind[kind], right), checking)
+        if kind not in lefts:
+            lefts[kind] = operands.value(of, kind, checking)
+        values = lefts[kind], operands.value(item, kind, checking)
+        left, right = as_stored("=", (of, item), values, checking)
         operands.refuse_many(item, (left, right))
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
             others.setdefault(kind, []).append(Compared("=", (left, right)))
     parts: list[Predicate] = []
-    for kind, of_kind in left_by_kind.items():
-        among = [Compared("in", (of_kind, *constants[kind]))] if kind in constants else []
+    for kind, left in lefts.items():
+        among = [Compared("in", (left, *constants[kind]))] if kind in constants else []
         equal = (*among, *others.get(kind, ()))
         parts.append(equal[0] if len(equal) == 1 else typed.Or(equal))
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
 
 
-def _refuse_long(node: Operation, of: Node, items: Listed) -> None:
-    """Refuse too many items that are not literals: SQL repeats the left side for each."""
-    calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
-    most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
-    if calculated > most:
-        message = f"at most {most} names or calculations are allowed in the list of this IN"
-        raise meaningless(node, message)
-
-
-def _like(node: Operation, checking: FilterCheck) -> Predicate:
+def _like(node: tree.Operation, checking: FilterCheck) -> Predicate:
     for arg in node.args:
         operands.require("string", arg, checking, at=node.at)
     values = tuple(operands.value(arg, "string", checking) for arg in node.args)
@@ -239,89 +194,70 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
     return Compared("like", values)
 
 
-def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
+def _is_null(node: tree.Operation, checking: FilterCheck) -> Predicate:
     [of] = node.args
-    if isinstance(of, Named):
-        return _missing(of, checking)
     if operands.is_condition(of):
-        with checking.evaluated_twice(node):
-            return typed.Unknown(to_predicate(of, checking))
-    if not isinstance(of, Operation):
-        return typed.Fixed(False)
-    [kind] = operands.possible(of, checking) or [None]
-    if kind is None:
-        raise mismatch([of], [frozenset()], checking)
-    return typed.Missing(*operands.values((of,), kind, checking))
-
-
-def _missing(of: Named, checking: FilterCheck) -> Predicate:
-    if not checking.inside:
+        return typed.Unknown(to_predicate(of, checking))
+    if isinstance(of, tree.Named) and not checking.inside:
         if operands.is_location(of, checking):
             return typed.Unknown(typed.Located("intersects"))
         resolved = names.meaning(of, checking)
         if isinstance(resolved, KnownKey):
             return typed.Missing(operands.of_kind(resolved, "string"))
-    kind = operands.common((of,), checking)
-    return typed.Missing(operands.value(of, kind, checking))
+    if not isinstance(of, tree.Named | tree.Operation):
+        return typed.Fixed(False)
+    return typed.Missing(*operands.values((of,), operands.common((of,), checking), checking))
 
 
-def _sent(node: Operation, checking: FilterCheck) -> Predicate:
+def _sent(node: tree.Operation, checking: FilterCheck) -> Predicate:
     operands.refuse_inside(node, checking)
     [of] = node.args
-    assert isinstance(of, Named), "sent() takes a name"
+    assert isinstance(of, tree.Named), "sent() takes a name"
     key = names.key(of, checking)
     return typed.Sent(key.name, key.key, key.many)
 
 
-_PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] = {
-    "and": lambda node, checking: typed.And(_parts(node, checking)),
-    "or": lambda node, checking: typed.Or(_parts(node, checking)),
+_PREDICATES: Final[Mapping[str, Callable[[tree.Operation, FilterCheck], Predicate]]] = {
+    "and": lambda node, checking: typed.And((*(to_predicate(of, checking) for of in node.args),)),
+    "or": lambda node, checking: typed.Or((*(to_predicate(of, checking) for of in node.args),)),
     "not": lambda node, checking: typed.Not(to_predicate(node.args[0], checking)),
     **dict.fromkeys(("=", "<>", "<", "<=", ">", ">=", "between"), _compared),
     "in": _in,
     "like": _like,
-    "isnull": _is_null,
+    "isNull": _is_null,
     "prediction": lambda node, checking: typed.Predicted(operands.condition(node, checking)),
     "sent": _sent,
     **dict.fromkeys(TEMPORAL_FUNCTIONS, check_temporal_relation),
     **dict.fromkeys(SPATIAL_FUNCTIONS, check_spatial_relation),
-    **dict.fromkeys(names.ARRAY_FUNCTIONS, check_array_function),
+    **dict.fromkeys(ARRAY_FUNCTIONS, check_array_function),
 }
 
 
-_AT_MOST: Final = frozenset({"<", "<=", "=", "between"})
-_HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The texts that a property can have.
-
-    `stored`: converts a text to the stored spelling; None: it is not valid. `parts`: converts a
-    text that need not be valid: a pattern, or the bound of an order. `refusal`: returns the message
-    and the suggestions for an invalid text.
-    """
-
-    stored: Callable[[str], str | None]
-    parts: Callable[[str], str]
-    refusal: Callable[[str], tuple[str, Sequence[str]]]
+_FOLD: Final = ("casei", "accenti")
 
 
 def as_stored(
-    op: str, nodes: Sequence[Node], values: tuple[Value, ...], checking: FilterCheck
+    op: str, nodes: Sequence[tree.Node], values: tuple[Value, ...], checking: FilterCheck
 ) -> tuple[Value, ...]:
     """Return the values of a comparison, with literals in the stored spelling.
 
     Raises ImpossibleComparison for a value that no inference has, unless the filter was saved
     before.
     """
+    alone = [
+        node.op.upper()
+        for node, value in zip(nodes, values, strict=True)
+        if isinstance(node, tree.Operation) and node.op in _FOLD and isinstance(value, Constant)
+    ]
+    if alone and not any(isinstance(value, typed.Applied) for value in values):
+        message = f"{alone[0]} folds the text beside it alone: write it around the name, too."
+        checking.warn(message)
     for name in values:
         if isinstance(name, typed.Applied):
             values = tuple(operands.fold_alike(name, value) for value in values)
         elif isinstance(name, typed.Property) and name.name in FORMS:
-            form = FORMS[name.name]
-            pairs = zip(nodes, values, strict=True)
-            values = tuple(_formed(op, form, node, side, checking) for node, side in pairs)
+            sides = zip(nodes, values, strict=True)
+            values = tuple(_formed(op, name.name, *side, checking) for side in sides)
         elif (
             isinstance(name, typed.Metadata) and name.kind == "number" and name.name in COORDINATES
         ):
@@ -331,70 +267,65 @@ def as_stored(
     return values
 
 
-def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck) -> Value:
+def _refuse_below_nothing(op: str, nodes: Sequence[tree.Node], values: Sequence[Value]) -> None:
+    # The bound that the distance must not exceed: the last value, or the one before it.
+    index = -1
+    if not isinstance(values[0], typed.Distance):
+        index, op = 0, typed.MIRRORED.get(op, op)
+        if not isinstance(values[1], typed.Distance):
+            return  # the upper bound itself
+    match values[index]:
+        case Constant(value=Decimal() as bound):
+            if op in ("<", "<=", "=", "between") and (bound < 0 or (op == "<" and not bound)):
+                raise impossible(nodes[index], "a distance cannot be negative")
+
+
+# The texts that a property can have: each function returns the stored spelling of a text, or the
+# message and the suggestions for one that is not valid.
+
+_Wrong: TypeAlias = tuple[str, Sequence[str]]
+
+
+def _formed(op: str, name: str, node: tree.Node, value: Value, checking: FilterCheck) -> Value:
     if not isinstance(value, Constant):
         return value
     text = str(value.value)
-    stored = form.stored(text) if op != "like" else None
-    if stored is None and op in ("=", "<>") and not checking.is_saved:
-        raise impossible(node, *form.refusal(text))
-    return replace(value, value=form.parts(text) if stored is None else stored)
+    stored = FORMS[name](text)
+    if isinstance(stored, str) and op != "like":
+        return Constant("string", stored)
+    if isinstance(stored, tuple) and op in ("=", "<>") and not checking.is_saved:
+        raise impossible(node, *stored)
+    # a pattern, or the bound of an order, is no whole value
+    return Constant("string", text if name == "task_type" else text.lower())
 
 
-def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value]) -> None:
-    # The bound that the distance must not exceed: the last value, or the one before it.
-    if isinstance(values[0], typed.Distance):
-        index = -1
-    elif isinstance(values[1], typed.Distance):
-        index, op = 0, typed.MIRRORED.get(op, op)
-    else:
-        return  # the upper bound itself
-    bound = values[index]
-    if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
-        return
-    if op in _AT_MOST and (bound.value < 0 or (op == "<" and bound.value == 0)):
-        raise impossible(nodes[index], "a distance cannot be negative")
-
-
-def _no_hash(text: str) -> tuple[str, Sequence[str]]:
-    digits = _HEXADECIMAL.issuperset(text)
+def _data_hash(text: str) -> str | _Wrong:
+    digits = set("0123456789abcdefABCDEF").issuperset(text)
     why = f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
     message = f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {why}"
     if text and len(text) < 64 and digits:
         message += f"; to find a prefix, use LIKE '{text}%'"
-    return message, ()
+    return data_hash_of(text) or (message, ())
 
 
-def _uid(text: str) -> str | None:
+def _uid(text: str) -> str | _Wrong:
     try:
         return str(UUID(text))
     except ValueError:
-        return None
+        message = f"{shortened(text)} is not a uid, which is a UUID such as"
+        message += " 019ac3f2-7c00-8123-9abc-0123456789ab; a client's own id is found by"
+        return f"{message} inference_id", ("inference_id",)
 
 
-def _no_uid(text: str) -> tuple[str, Sequence[str]]:
-    message = (
-        f"{shortened(text)} is not a uid, which is a UUID such as"
-        " 019ac3f2-7c00-8123-9abc-0123456789ab; a client's own id is found by inference_id"
-    )
-    return message, ("inference_id",)
-
-
-def _task_type(text: str) -> str | None:
+def _task_type(text: str) -> str | _Wrong:
     task_type = task_type_named(text)
-    return None if task_type is None else task_type.name
-
-
-def _no_task_type(text: str) -> tuple[str, Sequence[str]]:
+    if task_type is not None:
+        return task_type.name
     near = nearest(text, TASK_TYPES)
-    suggestions = list(dict.fromkeys([*near, *TASK_TYPES]))
-    hint = describe_known(near, list(TASK_TYPES))
-    return f"there is no task type {shortened(text)}; {hint}", suggestions
+    message = f"there is no task type {shortened(text)}; {describe_known(near, list(TASK_TYPES))}"
+    return message, list(dict.fromkeys([*near, *TASK_TYPES]))
 
 
-FORMS: Final[Mapping[str, Form]] = {
-    "data_hash": Form(data_hash_of, str.lower, _no_hash),
-    "uid": Form(_uid, str.lower, _no_uid),
-    "task_type": Form(_task_type, str, _no_task_type),
+FORMS: Final[Mapping[str, Callable[[str], str | _Wrong]]] = {
+    **{"data_hash": _data_hash, "uid": _uid, "task_type": _task_type}
 }
-"""The form of a property's texts, by its name."""

@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import Any, Final
 
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid
-from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.query.cql2.tree import (
     Instant,
@@ -24,16 +23,12 @@ from inference_store.query.cql2.tree import (
 )
 from inference_store.query.properties import OPERATORS, Operator, Takes
 
-from .arithmetic import exact
 from .names import METADATA, OWN, KnownKey, KnownKeys, elements, key_of
 from .operands import read_as
 from .typed import Kind
 
-_UID: Final = "uid:"
 # The kinds that a text may be compared as if no type is given, in order of preference.
 _TEXT_MEANS: Final[tuple[Kind, ...]] = ("string", "timestamp", "number", "bool")
-# The same for a key whose only texts are stray ones: one `n/a` does not make its numbers texts.
-_STRAY_TEXT_MEANS: Final[tuple[Kind, ...]] = ("timestamp", "number", "bool", "string")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +62,27 @@ def metadata_node(entry: MetadataEntry, known: KnownKeys) -> Node:
 
 def _values(entry: MetadataEntry) -> Sequence[Any]:
     takes, value = entry.operator.takes, entry.value
-    values = value if isinstance(value, list) else [value]
     if (takes is Takes.ONE) == isinstance(value, list) or value is None:
         raise _wrong(entry, f"{entry.operator.name} takes {takes.value}")
+    values = value if isinstance(value, list) else [value]
     if not values or (takes is Takes.PAIR and len(values) != 2):
         raise _wrong(entry, f"{entry.operator.name} takes {takes.value}, not {len(values)}")
-    for item in values:
-        if not isinstance(item, (str, bool, int, Decimal)):
-            raise _wrong(entry, "a value is a string, a number or a boolean")
-        if isinstance(item, str) and not storable(item):
-            raise _wrong(entry, "the text holds NUL or a lone surrogate, and no stored text does")
-        if isinstance(item, Decimal) and not item.is_finite():
-            raise _wrong(entry, "NaN and infinities cannot be compared")
+    if not all(isinstance(item, (str, bool, int, Decimal)) for item in values):
+        raise _wrong(entry, "a value is a string, a number or a boolean")
     return values
 
 
 def _literals(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Sequence[Node]:
     """Return the values as the requested type, or as the first that they and the key allow."""
-    kinds, how = _candidates(entry, key, values), f"with {_shorten_value(entry.value)}"
+    at, kinds = SourceRange(f"{entry.path}.value"), _candidates(entry, key, values)
+    shown = repr(entry.value) if isinstance(entry.value, str) else str(entry.value)
+    how = f"with {shown if len(shown) <= 80 else shown[:80] + '…'}"
     if entry.type is not None:
         named = type_named(entry.type)
         if named is None:
             raise _wrong(entry, f"there is no type {entry.type!r}", "type", sorted(TYPE_NAMES))
         if named.family is not None:
             kinds, how = [named.family], f"as {named.type.value} {how}"
-    at = SourceRange(f"{entry.path}.value")
     for kind in kinds:
         read = [read_as(kind, value) for value in values]
         if kind in key.kinds and None not in read:
@@ -103,18 +94,19 @@ def _literals(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Seq
 
 
 def _candidates(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Sequence[Kind]:
-    if all(isinstance(value, bool) for value in values):
-        return ("bool",)
-    if all(isinstance(value, (int, Decimal)) and not isinstance(value, bool) for value in values):
-        return ("number",)
-    if not all(isinstance(value, str) for value in values):
-        return ()
+    given: set[Kind] = {
+        "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+        for value in values
+    }
+    if given != {"string"}:
+        return [*given] if len(given) == 1 else ()
     if not key.only_stray_texts:
         return _TEXT_MEANS
-    if entry.operator.op == "like":
-        return ("string",)
-    has_order = entry.operator.op not in ("=", "<>", "in")
-    return [kind for kind in _STRAY_TEXT_MEANS if kind != "bool" or not has_order]
+    # one `n/a` does not make the numbers of a key texts
+    operator = entry.operator.op
+    means = _TEXT_MEANS[1:] if operator != "like" else ()
+    means = tuple(kind for kind in means if kind != "bool" or operator in ("=", "<>", "in"))
+    return (*means, "string")
 
 
 def _wrong(
@@ -122,11 +114,6 @@ def _wrong(
 ) -> Invalid:
     faults = [Fault(f"{entry.path}.{field}", message, suggestions)]
     return Invalid(f"The filter on {entry.key!r} makes no sense: {message}.", faults=faults)
-
-
-def _shorten_value(value: Any) -> str:
-    text = repr(str(value)) if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else text[:80] + "…"
 
 
 def one_of(name: str, texts: Sequence[str], path: str) -> Node:
@@ -142,13 +129,10 @@ def _among(name: str, texts: Sequence[str], at: SourceRange) -> Node:
 def of_ids(ids: Sequence[str]) -> Node:
     """Return the condition that the inference has one of these ids, aliases or `uid:<uuid>`."""
     path = "inference_ids"
-    uids = [text.removeprefix(_UID).lower() for text in ids if text.startswith(_UID)]
-    client_ids = [text for text in ids if not text.startswith(_UID)]
-    parts = [
-        one_of(name, texts, path)
-        for name, texts in (("inference_ids", client_ids), ("uid", uids))
-        if texts
-    ]
+    uids = [text.removeprefix("uid:").lower() for text in ids if text.startswith("uid:")]
+    client_ids = [text for text in ids if not text.startswith("uid:")]
+    named = ("inference_ids", client_ids), ("uid", uids)
+    parts = [one_of(name, texts, path) for name, texts in named if texts]
     return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), SourceRange(path))
 
 
@@ -167,6 +151,6 @@ def predicted(labels: Sequence[str] | None, scores: Mapping[str, float]) -> Node
     score = Named("score", at=at)
     parts: list[Node] = [] if labels is None else [_among("label", labels, at)]
     for name, bound in scores.items():
-        parts.append(Operation(OPERATORS[name].op, (score, Scalar(exact(bound), at)), at))
+        parts.append(Operation(OPERATORS[name].op, (score, Scalar(Decimal(repr(bound)), at)), at))
     condition = (Operation("and", tuple(parts), at),) if len(parts) > 1 else tuple(parts)
     return Operation("prediction", condition, at)

@@ -1,7 +1,6 @@
 """Resolves a name in a filter: a property, a metadata key, or a column of a prediction."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -45,19 +44,19 @@ def meaningless(node: Node, message: str, suggestions: Sequence[str] = ()) -> Re
     return Refusal(message, node.at, suggestions, error=InvalidFilter)
 
 
-def unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
-    """Return the error for a metadata key that no requested model has."""
-    nearest = describe_alike(near)
+def _unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
+    others = describe_alike(near)
     if len(name) > LONGEST:
-        nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"
-    message = f"there is no metadata key {shortened(name)}; {nearest}"
-    return Refusal(message, node.at, near, error=UnknownKey)
+        others = "one over the cap of length is listed by its beginning and '…', and not indexed"
+    message = f"there is no metadata key {shortened(name)}; {others}"
+    column = name.removeprefix("predictions.").removeprefix("prediction.")
+    meant = f"prediction({column} …)" if column in PREDICTION_COLUMNS else meant_by(node)
+    return Refusal(message, node.at, near, error=UnknownKey).hint(meant)
 
 
 UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
 """The treatment of a key that no model has: an error; no value; no value yet, and a warning."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-_OFF_MAP: Final = "out_of_range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,8 @@ class KnownKeys:
 
     keys: Mapping[str, KnownKey] = field(default_factory=dict)
     nearest: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    of_several: bool = False
+    """Whether several models are asked: a key of one of them hides no property."""
 
 
 async def find_known_keys(
@@ -106,37 +107,30 @@ async def find_known_keys(
     missing = sorted(set(names) - set(keys) - set(PROPERTIES) - elements)[:MOST_WARNED]
     all_names = await key_registry.all_names(connection, models) if missing else []
     near = {name: nearest(name, all_names) for name in missing}
-    return KnownKeys({name: known_key(key) for name, key in keys.items()}, near)
+    known = {name: known_key(key) for name, key in keys.items()}
+    return KnownKeys(known, near, not isinstance(models, int) and len(models) > 1)
 
 
 def known_key(key: KeySeen) -> KnownKey:
     """Convert a key of the registry."""
     rows: dict[Kind, int] = {}
-    for type_seen in key.types:
-        if type_seen.kind is not None:
-            rows[type_seen.kind] = rows.get(type_seen.kind, 0) + type_seen.count
-    others = {kind: _others(kind, key.types) for kind in rows}
-    off_map = any(type_seen.flag == _OFF_MAP for type_seen in key.types)
-    stray = _only_stray_texts(key.types)
+    for seen in key.types:
+        if seen.kind is not None:
+            rows[seen.kind] = rows.get(seen.kind, 0) + seen.count
+    others = {kind: _count_others(kind, key.types) for kind in rows}
+    off_map = any(seen.flag == "out_of_range" for seen in key.types)
+    texts = [seen.flag for seen in key.types if seen.kind == "string"]
+    stray = bool(texts) and all(flag.startswith("not_") for flag in texts)
     types = tuple(types_of(key))
     return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several)
 
 
-def _only_stray_texts(types: Iterable[TypeSeen]) -> bool:
-    texts = [type_seen for type_seen in types if type_seen.kind == "string"]
-    return bool(texts) and all(text.flag.startswith("not_") for text in texts)
-
-
-def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:
+def _count_others(kind: Kind, types: Iterable[TypeSeen]) -> int:
     """Count values of other kinds; a text that is indexed as a number too is of both kinds."""
-    counted = [type_seen for type_seen in types if type_seen.flag not in NO_VALUE]
+    counted = [seen for seen in types if seen.flag not in NO_VALUE]
     elsewhere = sum(e.count for e in counted if e.kind != kind and e.flag != FROM_TEXT)
     doubled = sum(e.count for e in counted if e.flag == FROM_TEXT) if kind == "number" else 0
     return max(0, elsewhere - doubled)
-
-
-MOST_TWICE: Final = 2
-"""The most nested conditions that each evaluate the inner one twice."""
 
 
 @dataclass(slots=True)
@@ -151,8 +145,6 @@ class FilterCheck:
     """Whether it was saved before: impossible values are no longer refused."""
     inside: bool = False
     """Whether the check is inside `prediction(…)`, where names are columns."""
-    twice: int = 0
-    """The number of surrounding conditions that evaluate the inner one twice."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys in the filter."""
     warnings: dict[str, None] = field(default_factory=dict)
@@ -170,43 +162,22 @@ class FilterCheck:
                 f"as a {kind}, and {counted(others, 'value is', 'values are')} not of that type."
             )
 
-    @contextmanager
-    def evaluated_twice(self, node: Node) -> Iterator[None]:
-        """Count the condition within as evaluated twice: if it is true, and if it is false."""
-        if self.twice == MOST_TWICE:
-            message = (
-                "conditions that are compared or tested for NULL can be nested at most"
-                f" {MOST_TWICE} deep: split the filter"
-            )
-            raise meaningless(node, message)
-        self.twice += 1
-        try:
-            yield
-        finally:
-            self.twice -= 1
-
 
 OWN, METADATA = "inference.", "metadata."
 LABEL: Final = "label"
 """Alone, it is the label of predictions, and never a metadata key."""
 PREDICTION_FUNCTIONS: Final = frozenset({"prediction", "count_predictions"})
-ARRAY_FUNCTIONS: Final = frozenset({"a_equals", "a_contains", "a_containedby", "a_overlaps"})
 
 
 def names_in(node: Node) -> set[str]:
     """Return the metadata keys that a tree may refer to, which are looked up before its check."""
-    named = [each for each in _iterate_names(node) if not each.name.startswith(OWN)]
-    keys = {key_of(each) for each in named}
-    keys |= {f"{key_of(each)}[]" for each in named if each.name not in PROPERTIES}
-    return {name for name in keys if storable(name)}
-
-
-def _iterate_names(node: Node) -> Iterator[Named]:
     if isinstance(node, Named):
-        yield node
-    if not isinstance(node, Operation) or node.op.lower() not in PREDICTION_FUNCTIONS:
-        for child in inside(node):
-            yield from _iterate_names(child)
+        key = key_of(node)
+        keys = {key} if node.name in PROPERTIES else {key, f"{key}[]"}
+        return set() if node.name.startswith(OWN) or not storable(key) else keys
+    if isinstance(node, Operation) and node.op in PREDICTION_FUNCTIONS:
+        return set()
+    return set[str]().union(*map(names_in, inside(node)))
 
 
 def key_of(node: Named) -> str:
@@ -218,7 +189,12 @@ def key_of(node: Named) -> str:
 def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
     """Return the property or key that a name means. Raises UnknownKey, InvalidFilter."""
     if node.name.startswith(OWN):
-        return _property(node)
+        name = node.name.removeprefix(OWN)
+        if name in PROPERTIES:
+            return PROPERTIES[name]
+        near, known_names = nearest(name, PROPERTIES), list(PROPERTIES)
+        message = f"an inference has no property {name!r}; {describe_nearest(near, known_names)}"
+        raise meaningless(node, message, near or known_names)
     if node.name.startswith(METADATA):
         return key(node, checking)
     entry = PROPERTIES.get(node.name)
@@ -226,11 +202,15 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
         meant = [f"prediction({LABEL} …)", METADATA + LABEL]
         message = f"{LABEL!r} is the label of predictions: write {' or '.join(meant)}"
         raise meaningless(node, message, meant)
-    if entry is not None and key_of(node) in checking.known_keys.keys:
+    if entry is None:
+        return key(node, checking, may_be_property=True)
+    if key_of(node) in checking.known_keys.keys:
         both = [OWN + node.name, METADATA + node.name]
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
-        raise meaningless(node, message, both)
-    return key(node, checking, may_be_property=True) if entry is None else entry
+        if not checking.known_keys.of_several:
+            raise meaningless(node, message, both)
+        checking.warn(f"{message}. It is read as the property.")
+    return entry
 
 
 def elements(node: Named, known: KnownKeys) -> Named:
@@ -242,16 +222,6 @@ def elements(node: Named, known: KnownKeys) -> Named:
     return node if whole is not None and whole.rows else elements
 
 
-def _property(node: Named) -> Property:
-    name = node.name.removeprefix(OWN)
-    if name not in PROPERTIES:
-        near = nearest(name, PROPERTIES)
-        hint = describe_nearest(near, list(PROPERTIES))
-        message = f"an inference has no property {name!r}; {hint}"
-        raise meaningless(node, message, near or list(PROPERTIES))
-    return PROPERTIES[name]
-
-
 def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) -> KnownKey:
     """Return the metadata key of a name. Raises UnknownKey, with the nearest names."""
     name = key_of(node)
@@ -261,9 +231,7 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
             near = checking.known_keys.nearest.get(name, ())
             if may_be_property:
                 near = nearest(name, [*near, *PROPERTIES]) or near
-            column = column_of(name)
-            meant = f"prediction({column} …)" if column else meant_by(node)
-            raise unknown_key(node, name, near).hint(meant)
+            raise _unknown_key(node, name, near)
         known_key = KnownKey(name)
     if known_key.key is None and checking.unknown_keys == "accept":
         checking.warn(f"No inference has the metadata key {name!r} yet.")
@@ -276,15 +244,6 @@ def column(node: Named) -> Property:
     entry = PREDICTION_COLUMNS.get(node.name)
     if entry is None:
         columns = list(PREDICTION_COLUMNS)
-        message = (
-            f"inside prediction(…) names are columns of a prediction only, and {node.name!r} is "
-            f"none; they are {', '.join(columns)}"
-        )
-        raise meaningless(node, message, columns)
+        message = f"inside prediction(…) names are columns of a prediction only, and {node.name!r}"
+        raise meaningless(node, f"{message} is none; they are {', '.join(columns)}", columns)
     return entry
-
-
-def column_of(name: str) -> str | None:
-    """Return the column of predictions that a name means, with or without `prediction.`."""
-    column = name.removeprefix("predictions.").removeprefix("prediction.")
-    return column if column in PREDICTION_COLUMNS else None

@@ -1,16 +1,15 @@
 """Operands of comparisons: their possible kinds, and their typed values."""
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, cast
 
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
 from inference_store.inference.json_text import is_number, storable
-from inference_store.inference.metadata import COORDINATES, METADATA_TYPES, MetadataCaps
+from inference_store.inference.metadata import COORDINATES, METADATA_TYPES
 from inference_store.query.cql2 import meant_by
-from inference_store.query.cql2.operations import entry_of
+from inference_store.query.cql2.literals import CAPS
 from inference_store.query.cql2.tree import (
     Geometry,
     Instant,
@@ -22,12 +21,12 @@ from inference_store.query.cql2.tree import (
     Refusal,
     Scalar,
     SourceRange,
-    expand,
 )
+from inference_store.query.cql2.verify import kind_of as form_of
 from inference_store.query.properties import Property as Described
 
 from . import names, typed
-from .arithmetic import MOST_EXPONENT, calculate, digits, digits_of_literal
+from .arithmetic import MOST_DIGITS, calculate, digits, is_exact_power
 from .names import KINDS, FilterCheck, KnownKey, impossible, meaningless
 from .typed import Applied, Constant, Function, Kind, Point, Value
 
@@ -57,7 +56,6 @@ def values(nodes: Sequence[Node], kind: Kind, checking: FilterCheck) -> tuple[Va
 
 def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
     """Return the value as a kind that is possible for it. Raises what `check` does."""
-    node = expand(node) if isinstance(node, Operation) else node
     match node:
         case Scalar() | Instant():
             return constant(node, kind)
@@ -66,7 +64,7 @@ def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
         case Operation() if is_condition(node):
             return _truth(node, checking)
         case Operation():
-            return _of_operation(node, checking)
+            return _FUNCTIONS.get(node.op, _calculated)(node, checking)
     raise mismatch([node], [frozenset()], checking)
 
 
@@ -86,85 +84,46 @@ def of_kind(resolved: KnownKey | Described, kind: Kind) -> typed.Metadata | type
 
 
 def _truth(node: Operation, checking: FilterCheck) -> Value:
-    with checking.evaluated_twice(node):
-        predicate = checking.to_predicate(node, checking)
+    predicate = checking.to_predicate(node, checking)
     if isinstance(predicate, typed.Fixed) and predicate.value is not None:
         return Constant("bool", predicate.value)
     return typed.PredicateValue(predicate)
-
-
-def _of_operation(node: Operation, checking: FilterCheck) -> Value:
-    match node.op.lower():
-        case "casei" | "accenti":
-            return _folded(node, checking)
-        case "count_predictions":
-            return typed.Counted(condition(node, checking))
-        case "distance":
-            return distance(node, checking)
-    return calculated(node, _numbers(node, checking))
-
-
-def _numbers(node: Operation, checking: FilterCheck) -> tuple[Value, ...]:
-    try:
-        for arg in node.args:
-            require("number", arg, checking, at=node.at)
-        return tuple(value(arg, "number", checking) for arg in node.args)
-    except Refusal as refused:
-        # A subtraction of names without blanks was probably a name with hyphens.
-        if refused.error in (ImpossibleComparison, UnknownKey):
-            refused.hint(meant_by(node))
-        raise
 
 
 def _folded(node: Operation, checking: FilterCheck) -> Value:
     [of] = node.args
     require("string", of, checking, at=node.at)
     text = value(of, "string", checking)
-    folded = Applied(cast(Function, node.op.lower()), (text,))
+    folded = Applied(cast(Function, node.op), (text,))
     return fold_alike(folded, text) if isinstance(text, Constant) else folded
 
 
 def fold_alike(like: Value, text: Value) -> Value:
     """Return a constant text folded as a value is that is compared with it; others as they are."""
     match like, text:
-        case Applied(how, (of,)), Constant():
+        case Applied("casei" | "accenti" as how, (of,)), Constant():
             inner = fold_alike(of, text)
             assert isinstance(inner, Constant)
             return Constant("string", _FOLDINGS[how](str(inner.value)))
     return text
 
 
-_MOST_SETTLED: Final = 4_000
-"""Digits of a calculation of literals that the check evaluates, and not Postgres."""
-
-
-def calculated(node: Operation, args: tuple[Value, ...]) -> Value:
-    """Return the calculation of two numbers. Raises InvalidFilter for too many digits.
-
-    `^` is exact if it can be, else it becomes `power`, a double.
-    """
-    calculation = Applied(cast(Function, node.op.lower()), args)
-    if node.op == "^" and (not _is_few(args[1]) or digits(calculation).too_many):
-        calculation = Applied("power", args)
-    size = digits(calculation)
-    if size.too_many:
+def _calculated(node: Operation, checking: FilterCheck) -> Value:
+    try:
+        for arg in node.args:
+            require("number", arg, checking, at=node.at)
+        left, right = (value(arg, "number", checking) for arg in node.args)
+    except Refusal as refused:
+        # A subtraction of names without blanks was probably a name with hyphens.
+        if refused.error in (ImpossibleComparison, UnknownKey):
+            refused.hint(meant_by(node))
+        raise
+    is_rounded = node.op == "^" and not is_exact_power(left, right)
+    calculation = Applied("power" if is_rounded else cast(Function, node.op), (left, right))
+    if digits(calculation) > MOST_DIGITS:
         message = "the calculation may come to more digits than can be calculated exactly"
         raise meaningless(node, message)
-    match args:
-        case Constant(value=Decimal() as a), Constant(value=Decimal() as b) if (
-            sum(size) <= _MOST_SETTLED
-        ):
-            result = calculate(calculation.function, a, b)
-            return calculation if result is None else Constant("number", result)
-    return calculation
-
-
-def _is_few(exponent: Value) -> bool:
-    """Check whether it is a literal whole number, small enough to multiply the power out."""
-    number = exponent.value if isinstance(exponent, Constant) else None
-    if not isinstance(number, Decimal) or not 0 <= number <= MOST_EXPONENT:
-        return False
-    return number == number.to_integral_value()
+    return calculate(calculation)
 
 
 def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
@@ -195,6 +154,13 @@ def distance(node: Operation, checking: FilterCheck) -> Value:
     raise meaningless(node, message)
 
 
+_FUNCTIONS: Final[Mapping[str, Callable[[Operation, FilterCheck], Value]]] = {
+    **dict.fromkeys(_FOLDINGS, _folded),
+    "count_predictions": lambda node, checking: typed.Counted(condition(node, checking)),
+    "distance": distance,
+}
+
+
 def is_location(node: Node, checking: FilterCheck) -> bool:
     """Check whether a node is the inference's location."""
     if not isinstance(node, Named):
@@ -203,41 +169,31 @@ def is_location(node: Node, checking: FilterCheck) -> bool:
     return not isinstance(resolved, KnownKey) and resolved.kind == "location"
 
 
-_GIVES: Final[dict[str, Kind]] = {"number": "number", "text": "string", "truth": "bool"}
+_OF_FORM: Final[Mapping[str, Kind]] = {
+    **{"number": "number", "text": "string", "truth": "bool", "instant": "timestamp"}
+}
 
 
 def possible(node: Node, checking: FilterCheck) -> frozenset[Kind]:
     """Return the possible kinds of a node; empty: it cannot be compared."""
     match node:
+        case Named():
+            resolved = described(node, checking)
+            if isinstance(resolved, KnownKey):
+                return resolved.kinds
+            if resolved.kind == "location":
+                message = "a location cannot be compared: use S_INTERSECTS(location, …)"
+                raise meaningless(node, message)
+            return frozenset[Kind]({resolved.kind})
         case Scalar(value=str() as text) if read_as("timestamp", text) is not None:
             return frozenset[Kind]({"string", "timestamp"})
-        case Scalar():
-            return frozenset[Kind]({kind_of(node)})
-        case Instant():
-            return frozenset[Kind]({"timestamp"})
-        case Named():
-            return _possible_name(node, checking)
-        case Operation():
-            entry = entry_of(node.op)
-            kind = None if entry is None else _GIVES.get(entry.gives)
-            return frozenset[Kind]({kind} if kind is not None else ())
-    return frozenset()
+    form = form_of(node)
+    return frozenset({_OF_FORM[form]} if form in _OF_FORM else ())
 
 
 def is_condition(node: Node) -> bool:
     """Check whether a node is a condition by its form; a name may be one too."""
-    entry = entry_of(node.op) if isinstance(node, Operation) else None
-    return entry is not None and entry.gives == "truth"
-
-
-def _possible_name(node: Named, checking: FilterCheck) -> frozenset[Kind]:
-    resolved = described(node, checking)
-    if isinstance(resolved, KnownKey):
-        return resolved.kinds
-    if resolved.kind == "location":
-        message = "a location cannot be compared: use S_INTERSECTS(location, …)"
-        raise meaningless(node, message)
-    return frozenset[Kind]({resolved.kind})
+    return isinstance(node, Operation) and form_of(node) == "truth"
 
 
 def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
@@ -267,25 +223,10 @@ def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
     return min(shared, key=weight)
 
 
-_CAPS: Final = MetadataCaps()
-
-
-def kind_of(scalar: Scalar) -> Kind:
-    """Return the kind of a literal."""
-    if isinstance(scalar.value, bool):
-        return "bool"
-    return "string" if isinstance(scalar.value, str) else "number"
-
-
-_TYPE_OF: Final[Mapping[Kind, str]] = {
-    **{"string": "string", "timestamp": "timestamp", "number": "float", "bool": "bool"}
-}
-
-
 def read_as(kind: Kind, value: Any) -> Any:
     """Return the typed value, parsed like stored metadata; None: it is not of this kind."""
-    parse: Callable[[str, MetadataCaps], Any] = METADATA_TYPES[_TYPE_OF[kind]].parse
-    return parse(str(value).lower() if isinstance(value, bool) else str(value), _CAPS)[0]
+    parse: Any = METADATA_TYPES["float" if kind == "number" else kind].parse
+    return parse(str(value).lower() if isinstance(value, bool) else str(value), CAPS)[0]
 
 
 def constant(literal: Scalar | Instant, kind: Kind) -> Constant:
@@ -297,12 +238,7 @@ def constant(literal: Scalar | Instant, kind: Kind) -> Constant:
     if isinstance(stood, str) and not storable(stood):
         message = "the text holds NUL or a lone surrogate, and no stored text does"
         raise meaningless(literal, message)
-    if isinstance(stood, Decimal):
-        most = _CAPS.digits + _CAPS.exponent
-        if not stood.is_finite() or max(digits_of_literal(stood)) > most:
-            message = f"a number has at most {most} digits on either side of the point"
-            raise meaningless(literal, message)
-    return Constant(kind_of(literal), stood)
+    return Constant(_OF_FORM[form_of(literal)], stood)
 
 
 MOST_MANY: Final = 2
@@ -313,19 +249,11 @@ MOST_NAMES: Final = 8
 
 def refuse_many(node: Node, values: Sequence[Value]) -> None:
     """Raise InvalidFilter for too many combinations of values."""
-    leaves = [leaf for value in values for leaf in names_within(value)]
-    if sum(map(typed.is_many, leaves)) > MOST_MANY:
-        message = f"at most {MOST_MANY} names with several values are allowed in one comparison"
-        raise meaningless(node, message)
-    if len(set(leaves)) > MOST_NAMES:
-        message = f"at most {MOST_NAMES} different names are allowed in one comparison"
-        raise meaningless(node, message)
-
-
-def names_within(of: Value) -> Iterator[Value]:
-    """Yield the names that a value is calculated from."""
     names = (typed.Metadata, typed.Property, typed.Column)
-    return (leaf for leaf in typed.leaves_of(of) if isinstance(leaf, names))
+    leaves = [leaf for value in values for leaf in typed.leaves_of(value) if type(leaf) in names]
+    if sum(map(typed.is_many, leaves)) > MOST_MANY or len(set(leaves)) > MOST_NAMES:
+        message = f"in one comparison at most {MOST_NAMES} different names are allowed, and at most"
+        raise meaningless(node, f"{message} {MOST_MANY} of them with several values")
 
 
 _SWAPPED = "longitude and latitude may be swapped"
@@ -367,18 +295,12 @@ def refuse_off_map(
             raise impossible(node, message)
 
 
-_STANDS_IN: Final[Mapping[Kind, Node]] = {
-    **{"number": Scalar(Decimal(0)), "string": Scalar(""), "bool": Scalar(True)},
-    "timestamp": Interval(None, None),
-}
-
-
 def require(kind: Kind, node: Node, checking: FilterCheck, *, at: SourceRange) -> None:
     """Raise ImpossibleComparison if a node cannot be of the kind. `at`: what it is a part of."""
     kinds = possible(node, checking)
     if kind not in kinds:
-        other = replace(_STANDS_IN[kind], at=at)
-        raise mismatch([other, node], [frozenset({kind}), kinds], checking, stands_in=other)
+        beside = Interval(None, None, at)  # nothing that was written
+        raise mismatch([beside, node], [frozenset({kind}), kinds], checking)
 
 
 _A: Final[Mapping[Kind, str]] = {
@@ -388,38 +310,21 @@ _A: Final[Mapping[Kind, str]] = {
 
 
 def mismatch(
-    nodes: Sequence[Node],
-    kinds: Sequence[frozenset[Kind]],
-    checking: FilterCheck,
-    *,
-    stands_in: Node | None = None,
+    nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]], checking: FilterCheck
 ) -> Refusal:
-    """Return the error for values without a common kind, at the place of the first odd one.
-
-    `stands_in`: a node that the caller did not write, and that gets no hint.
-    """
-    odd = _odd(nodes, kinds)
-    others = [kinds[n] for n, node in enumerate(nodes) if node is not odd]
-    keys = [key_of_node for node in nodes if (key_of_node := _key(node, checking)) is not None]
-    histories = [f"{key.name!r} has been seen as {', '.join(key.types)}" for key in keys]
-    described = [_describe_node(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
-    message = "; ".join(
-        [f"{' and '.join(dict.fromkeys(described))} cannot be compared", *histories]
-    )
-    hinted_at = None if odd is stands_in else odd
-    hint = _hint(hinted_at, frozenset().union(*others) if others else frozenset(), keys)
-    types = tuple(dict.fromkeys(type_name for key in keys for type_name in key.types))
-    refusal = impossible(odd, message + hint, types)
-    meant = (meant_by(node) for node in nodes if isinstance(node, Operation))
-    return refusal.hint(next(filter(None, meant), None))
-
-
-def _odd(nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]]) -> Node:
-    for node, kind in zip(nodes, kinds, strict=True):
-        if not kind:
-            return node
+    """Return the error for values without a common kind, at the place of the first odd one."""
+    pairs = list(zip(nodes, kinds, strict=True))
     written = [node for node in nodes if not isinstance(node, Named)]
-    return written[-1] if written else nodes[-1]
+    without = [node for node, of_node in pairs if not of_node]
+    odd = [*without[:1], *reversed(written), nodes[-1]][0]
+    others = frozenset[Kind]().union(*(of_node for node, of_node in pairs if node is not odd))
+    keys = [key for node in nodes if (key := _key(node, checking)) is not None]
+    histories = [f"{key.name!r} has been seen as {', '.join(key.types)}" for key in keys]
+    described = " and ".join(dict.fromkeys(_describe_node(*pair) for pair in pairs))
+    message = "; ".join([f"{described} cannot be compared", *histories]) + _hint(odd, others, keys)
+    types = tuple(dict.fromkeys(type_name for key in keys for type_name in key.types))
+    meant = (meant_by(node) for node in nodes if isinstance(node, Operation))
+    return impossible(odd, message, types).hint(next(filter(None, meant), None))
 
 
 def _key(node: Node, checking: FilterCheck) -> KnownKey | None:
@@ -430,23 +335,20 @@ def _key(node: Node, checking: FilterCheck) -> KnownKey | None:
 
 
 def _describe_node(node: Node, kinds: frozenset[Kind]) -> str:
-    kind_names = " or ".join(_A[kind] for kind in sorted(kinds)) or "nothing that has an order"
+    kind_names = " or ".join(_A[kind] for kind in sorted(kinds))
     match node:
         case Named():
             return f"{node.name!r} ({kind_names})" if kinds else f"{node.name!r}"
-        case Scalar(value=str() as text):
-            return f"{kind_names} ({text[:80]!r})" if text else kind_names
+        case Scalar(value=str() as text) if text:
+            return f"{kind_names} ({text[:80]!r})"
         case Listed():
             return "a list"
         case Operation() if kinds == {"bool"}:
             return "a condition"
-    return kind_names if kinds else "a geometry or an interval"
+    return kind_names or "a geometry or an interval"
 
 
-_TRUTHS: Final = frozenset({"true", "false"})
-
-
-def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
+def _hint(odd: Node, expected: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
     if any(not key.kinds and "json" in key.types for key in keys):
         return "; name a value inside it, such as `position.angle` or `tags[]`"
     match odd:
@@ -460,3 +362,6 @@ def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey])
             text = str(stood) if isinstance(stood, Decimal) else stood.isoformat()
             return f"; write a text in single quotes: '{text}'"
     return ""
+
+
+_TRUTHS: Final = frozenset({"true", "false"})

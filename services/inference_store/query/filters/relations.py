@@ -1,140 +1,116 @@
 """The relations of sets, of places and of times: A_…, S_… and T_…."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from inference_store.inference.json_text import is_number
-from inference_store.query.cql2.tree import (
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Refusal,
-    Scalar,
-)
+from inference_store.query.cql2 import tree
+from inference_store.query.properties import Property
 
 from . import names, operands, typed
 from .names import FilterCheck, KnownKey, meaningless
 from .operands import point_of
-from .typed import And, Compared, Constant, Kind, Not, Or, Predicate, Value, is_many
+from .typed import And, Compared, Constant, Kind, Not, Or, Predicate, Value
 
-Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
+Relation: TypeAlias = Literal["equals", "contains", "containedBy", "overlaps"]
+ARRAY_FUNCTIONS: Final = ("a_equals", "a_contains", "a_containedBy", "a_overlaps")
 _FLIPPED: Final[Mapping[Relation, Relation]] = {
-    **{"equals": "equals", "overlaps": "overlaps"},
-    **{"contains": "containedby", "containedby": "contains"},
+    **{"contains": "containedBy", "containedBy": "contains"}
 }
 
 
-def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
+def check_array_function(node: tree.Operation, checking: FilterCheck) -> Predicate:
     """Return the relation of a name's values and constants. Raises InvalidFilter, NotKept,
     ImpossibleComparison."""
     operands.refuse_inside(node, checking)
-    relation = cast(Relation, node.op.lower().removeprefix("a_"))
+    relation = cast(Relation, node.op.removeprefix("a_"))
     known = checking.known_keys
-    match [names.elements(arg, known) if isinstance(arg, Named) else arg for arg in node.args]:
-        case (Named() as of, Listed() as items):
+    match [names.elements(arg, known) if isinstance(arg, tree.Named) else arg for arg in node.args]:
+        case (tree.Named() as of, tree.Listed() as items):
             pass
-        case (Listed() as items, Named() as of):
-            relation = _FLIPPED[relation]
+        case (tree.Listed() as items, tree.Named() as of):
+            relation = _FLIPPED.get(relation, relation)
         case _:
             raise _not_kept(node)
-    odd = [item for item in items.items if not isinstance(item, Scalar | Instant)]
-    if odd:
-        raise _not_kept(odd[0])
     resolved = names.meaning(of, checking)
-    constants: list[Constant] = []
+    constants: dict[Kind, dict[Constant, None]] = {}
     for item in items.items:
-        constant = operands.value(item, operands.common((of, item), checking), checking)
-        assert isinstance(constant, Constant)
-        constants.append(constant)
-    # of an empty array any kind would do: that of most values
-    kinds = list(dict.fromkeys(constant.kind for constant in constants))
-    kinds = kinds or [operands.common([of], checking)]
-    refuse_one_value(of, checking)
-    if relation in ("equals", "containedby"):
+        if not isinstance(item, tree.Scalar | tree.Instant):
+            raise _not_kept(item)
+        kind = operands.common((of, item), checking)
+        constants.setdefault(kind, {})[operands.constant(item, kind)] = None
+    if not constants:  # of an empty array any kind would do: that of most values
+        constants[operands.common([of], checking)] = {}
+    _refuse_one_value(of, resolved, checking)
+    if relation in ("equals", "containedBy"):
         # A value of another kind than the constants is equal to none of them.
-        kinds += sorted(operands.possible(of, checking) - {*kinds})
-    values = {kind: operands.of_kind(resolved, kind) for kind in kinds}
-    if len(values) == 1:
-        return relate_set(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
-    return _of_several_kinds(relation, values, constants)
+        for kind in sorted(operands.possible(of, checking) - {*constants}):
+            constants[kind] = {}
+    return relate_sets(
+        relation, {operands.of_kind(resolved, kind): (*some,) for kind, some in constants.items()}
+    )
 
 
-def _not_kept(node: Node) -> Refusal:
+def _not_kept(node: tree.Node) -> tree.Refusal:
     message = "this takes a name and values that are written out: A_CONTAINS(tags, ('a', 'b'))"
-    return Refusal(message, node.at, conformance="array-functions")
+    return tree.Refusal(message, node.at, conformance="array-functions")
 
 
-def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, ...]:
-    return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
+Sets: TypeAlias = Mapping[typed.Metadata | typed.Property, tuple[Constant, ...]]
+"""Of a name's values of each kind, the constants that they are related to."""
 
 
-def relate_set(
+def relate_sets(relation: Relation, sets: Sets) -> Predicate:
+    """Return the relation of a name's values to constants; NULL if it has no value of any kind."""
+    if len(sets) == 1:
+        [(of, items)] = sets.items()
+        return _relate_set(relation, of, items)
+    if relation == "overlaps":
+        return some_of_kinds([Compared("in", (of, *items)) for of, items in sets.items()])
+    all_of: list[Predicate] = []
+    if relation != "containedBy":
+        all_of += [_sure(_relate_set("contains", of, sets[of])) for of in sets if sets[of]]
+    if relation != "contains":
+        # a stored text that spells a number is stored as both
+        texts = [item.value for items in sets.values() for item in items if item.kind == "string"]
+        spelt = [operands.read_as("number", text) for text in texts]
+        numbers = tuple(Constant("number", number) for number in spelt if number is not None)
+        for of, items in sets.items():
+            also = numbers if of.kind == "number" else ()
+            all_of.append(Not(_sure(Compared("outside", (of, *items, *also)))))
+    some = Or(tuple(map(any_value, sets)))
+    return Or((And((*all_of, some)), Not(some)))
+
+
+def _relate_set(
     relation: Relation, of: typed.Metadata | typed.Property, items: tuple[Constant, ...]
 ) -> Predicate:
-    """Return the relation of a name's values to constants; NULL if it has no value."""
     if relation == "overlaps":
         return Compared("in", (of, *items))
     contained = Not(Compared("outside", (of, *items)))
-    if relation == "containedby":
+    if relation == "containedBy":
         return contained
-    each: list[Predicate] = [Compared("=", (of, item)) for item in items] or [_any_value(of)]
+    each: list[Predicate] = [Compared("=", (of, item)) for item in items] or [any_value(of)]
     return And((*each, contained)) if relation == "equals" else And(tuple(each))
 
 
-def _any_value(of: typed.Metadata | typed.Property) -> Predicate:
+def any_value(of: Value) -> Predicate:
     """Return a predicate that is true, or NULL if there is no value."""
     return Compared("outside", (of,))
 
 
-def _of_several_kinds(
-    relation: Relation,
-    values: Mapping[Kind, typed.Metadata | typed.Property],
-    constants: Sequence[Constant],
-) -> Predicate:
-    """Combine the relations of each kind; NULL only if there is no value of any kind."""
-    items = {kind: _constants_of(constants, kind) for kind in values}
-    if relation == "overlaps":
-        return some_of_kinds([relate_set(relation, of, items[kind]) for kind, of in values.items()])
-    some = Or(tuple(map(_any_value, values.values())))
-    all_of: list[Predicate] = []
-    if relation in ("equals", "contains"):
-        for kind in (kind for kind in values if items[kind]):
-            # false, not NULL, if there is no value of the kind
-            there = Not(typed.Unknown(_any_value(values[kind])))
-            all_of += [relate_set("contains", values[kind], items[kind]), there]
-    if relation in ("equals", "containedby"):
-        also = (*constants, *_numbers_of(constants))
-        every = (
-            relate_set("containedby", of, _constants_of(also, kind)) for kind, of in values.items()
-        )
-        all_of += [Or((part, typed.Unknown(part))) for part in every]
-    return Or((And((*all_of, some)), Not(some)))
+def _sure(predicate: Predicate) -> Predicate:
+    """Return a predicate that is false instead of NULL."""
+    return And((predicate, Not(typed.Unknown(predicate))))
 
 
 def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
     """Return a predicate: some part is true; NULL only if all parts are."""
-    nowhere = And(tuple(And((part, Not(part))) for part in parts))
-    return Or((*(And((part, Not(typed.Unknown(part)))) for part in parts), nowhere))
+    return Or((*map(_sure, parts), And(tuple(And((part, Not(part))) for part in parts))))
 
 
-def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
-    """Yield the numbers that texts spell: a stored text that spells one is stored as both."""
-    for constant in constants:
-        if isinstance(constant.value, str) and is_number(constant.value):
-            try:
-                yield Constant("number", Decimal(constant.value))
-            except InvalidOperation:  # beyond all stored numbers
-                continue
-
-
-def refuse_one_value(of: Named, checking: FilterCheck) -> None:
-    """Raise InvalidFilter for a name with a single value; an unseen key may have several."""
-    resolved = names.meaning(of, checking)
+def _refuse_one_value(of: tree.Named, resolved: KnownKey | Property, checking: FilterCheck) -> None:
+    """Refuse a name with a single value; an unseen key may have several."""
     if resolved.many or (isinstance(resolved, KnownKey) and not resolved.types):
         return
     suggestions = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known_keys.keys else ()
@@ -142,89 +118,67 @@ def refuse_one_value(of: Named, checking: FilterCheck) -> None:
 
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within"})
-_ALL_LITERALS: Final = "basic-spatial-functions-plus"
 _BEYOND: Final = Decimal(181)
 """A degree beyond the antimeridian, where nothing lies: it is no edge of a box across it."""
 
 
-def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
+def check_spatial_relation(node: tree.Operation, checking: FilterCheck) -> Predicate:
     """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
     operands.refuse_inside(node, checking)
-    located = [not isinstance(arg, Geometry) for arg in node.args]
+    located = [not isinstance(arg, tree.Geometry) for arg in node.args]
     if not any(located):
         message = "two geometries that are both written out are not compared"
-        raise Refusal(message, node.at, conformance=_ALL_LITERALS)
+        raise tree.Refusal(message, node.at, conformance="basic-spatial-functions-plus")
     for is_name, arg in zip(located, node.args, strict=True):
         if is_name and not operands.is_location(arg, checking):
             message = "this takes the location and a geometry that is written out"
             raise meaningless(node, message, ("location",))
     if all(located):
         return Not(typed.Located("intersects"))
-    shape = cast(Geometry, node.args[located.index(False)])
-    areas, points = tuple(_areas(shape)), tuple(_points(shape))
+    shape = cast(tree.Geometry, node.args[located.index(False)])
+    areas, points = list[typed.Area](), list[typed.Point]()
+    for part in _parts(shape):
+        if part.shape == "Point":
+            points.append(point_of(part.coordinates, part))
+        elif part.shape == "BBox":
+            areas += _boxes(part)
+        else:
+            rings = cast(Any, part.coordinates)
+            outer, *holes = (tuple(point_of(at, part) for at in ring) for ring in rings)
+            areas.append(typed.Area(outer, tuple(holes)))
     if node.op == "s_intersects" or located[0]:
         relation = "within" if node.op == "s_within" else "intersects"
-        return typed.Located(cast(Any, relation), areas, points)
+        return typed.Located(cast(Any, relation), tuple(areas), tuple(points))
     # a geometry lies in the location: a point may, an area never
     each = [typed.Located("intersects", points=(point,)) for point in points]
-    some = typed.Located("intersects", areas)
+    some = typed.Located("intersects", tuple(areas))
     return And((some, Not(some))) if areas else And(tuple(each))
 
 
-def _parts(whole: Geometry) -> Iterator[Geometry]:
+def _parts(whole: tree.Geometry) -> Iterator[tree.Geometry]:
     many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
     for part in whole.geometries:
         yield from _parts(part)
     if whole.shape in many:
         for coordinates in cast(Any, whole.coordinates):
-            yield Geometry(many[whole.shape], coordinates, at=whole.at)
+            yield tree.Geometry(many[whole.shape], coordinates, at=whole.at)
     elif whole.shape != "GeometryCollection":
         yield whole
 
 
-def _points(whole: Geometry) -> Iterator[typed.Point]:
-    for part in _parts(whole):
-        if part.shape == "Point":
-            yield point_of(part.coordinates, part)
-
-
-def _areas(whole: Geometry) -> Iterator[typed.Area]:
-    for part in _parts(whole):
-        if part.shape == "Polygon":
-            rings = [
-                tuple(point_of(corner, part) for corner in ring)
-                for ring in cast(Any, part.coordinates)
-            ]
-            yield typed.Area(rings[0], tuple(rings[1:]))
-        elif part.shape == "BBox":
-            yield from _boxes(part)
-        elif part.shape != "Point":
-            message = f"{part.shape} is no geometry that a location can be asked for"
-            raise Refusal(message, part.at, conformance=_ALL_LITERALS)
-
-
-def _boxes(box: Geometry) -> Iterator[typed.Area]:
+def _boxes(box: tree.Geometry) -> Iterator[typed.Area]:
     """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
     west, south = point_of(numbers[:2], box)
     east, north = point_of(numbers[half : half + 2], box)
-    if west <= east:
-        yield _box(west, south, east, north)
-    else:
-        yield _box(west, south, _BEYOND, north)
-        yield _box(-_BEYOND, south, east, north)
+    spans = [(west, east)] if west <= east else [(west, _BEYOND), (-_BEYOND, east)]
+    for w, e in spans:
+        yield typed.Area(((w, south), (e, south), (e, north), (w, north), (w, south)))
 
 
-def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> typed.Area:
-    return typed.Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
-
-
-class End(NamedTuple):
-    """An end of a span of time. `open`: -1 is before all instants, 1 after them."""
-
-    value: Value | None
-    open: int = 0
+End: TypeAlias = Value | int
+"""An end of a span of time; -1 is before all instants, 1 after them."""
 
 
 class Span(NamedTuple):
@@ -235,7 +189,7 @@ class Span(NamedTuple):
     instant: bool = False
 
 
-def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate:
+def check_temporal_relation(node: tree.Operation, checking: FilterCheck) -> Predicate:
     """Return a temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
     op = node.op
     operands.refuse_inside(node, checking)
@@ -245,34 +199,40 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
     if (left.instant or right.instant) and op not in {*_OF_INSTANTS, "t_contains"}:
         message = "this takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
         raise meaningless(node, message)
-    if op == "t_contains" and (is_many(left.start.value) or is_many(right.start.value)):
+    if op == "t_contains" and (_is_many(left.start) or _is_many(right.start)):
         raise meaningless(node, "this takes names that have one value")
     if op == "t_intersects":
-        return _intersects(left, right)
+        left, right = (right, left) if right.instant else (left, right)
+        values = [end for end in (left.start, *right[:2]) if not isinstance(end, int)]
+        if left.instant and len(values) == 3:
+            # One predicate: of several instants the same one must satisfy both bounds.
+            return Compared("between", tuple(values))
     # instants are their own start and end
     ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
     parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
     return And(tuple(parts))
 
 
-def _span(node: Node, checking: FilterCheck) -> Span:
-    if not isinstance(node, Interval):
-        end = End(_instant(node, checking))
-        return Span(end, end, instant=True)
-    start, end = (
-        End(None, side) if bound is None else End(_instant(bound, checking))
-        for bound, side in ((node.start, -1), (node.end, 1))
-    )
-    if is_many(start.value) or is_many(end.value):
+def _span(node: tree.Node, checking: FilterCheck) -> Span:
+    if not isinstance(node, tree.Interval):
+        at = _instant(node, checking)
+        return Span(at, at, instant=True)
+    start = -1 if node.start is None else _instant(node.start, checking)
+    end = 1 if node.end is None else _instant(node.end, checking)
+    if _is_many(start) or _is_many(end):
         raise meaningless(node, "an interval is made of names that have one value")
-    match start.value, end.value:
+    match start, end:
         case Constant(value=first), Constant(value=last) if first > last:  # type: ignore[operator]
             raise meaningless(node, "an interval ends before it begins: its start comes first")
     return Span(start, end)
 
 
-def _instant(node: Node, checking: FilterCheck) -> Value:
-    if not isinstance(node, Named | Instant | Scalar):
+def _is_many(end: End) -> bool:
+    return not isinstance(end, int) and typed.is_many(end)
+
+
+def _instant(node: tree.Node, checking: FilterCheck) -> Value:
+    if not isinstance(node, tree.Named | tree.Instant | tree.Scalar):
         message = "a temporal function takes instants, intervals, and names of instants"
         raise meaningless(node, message)
     operands.require("timestamp", node, checking, at=node.at)
@@ -281,14 +241,14 @@ def _instant(node: Node, checking: FilterCheck) -> Value:
 
 def _compare(left: End, op: typed.Comparison, right: End) -> Predicate:
     """Return NULL if the compared value is missing, even with an open end."""
-    if left.value is not None and right.value is not None:
-        return Compared(op, (left.value, right.value))
-    holds = typed.COMPARISONS[op](left.open, right.open)
-    value = left.value or right.value
-    if value is None:
+    values = tuple(end for end in (left, right) if not isinstance(end, int))
+    if len(values) == 2:
+        return Compared(op, values)
+    order = [end if isinstance(end, int) else 0 for end in (left, right)]
+    holds = typed.COMPARISONS[op](*order)
+    if not values or isinstance(values[0], Constant):
         return typed.Fixed(holds)
-    equality = Compared("=", (value, value))
-    return equality if holds else Not(equality)
+    return any_value(values[0]) if holds else Not(any_value(values[0]))
 
 
 _OF_INSTANTS: Final = frozenset({"t_before", "t_equals", "t_intersects"})
@@ -298,19 +258,10 @@ _ENDS: Final[Mapping[str, Sequence[tuple[_Ends, typed.Comparison, _Ends]]]] = {
     "t_contains": [("start", "<", "start"), ("end", ">", "end")],
     "t_equals": [("start", "=", "start"), ("end", "=", "end")],
     "t_finishes": [("start", ">", "start"), ("end", "=", "end")],
+    "t_intersects": [("start", "<=", "end"), ("end", ">=", "start")],
     "t_meets": [("end", "=", "start")],
     "t_overlaps": [("start", "<", "start"), ("end", ">", "start"), ("end", "<", "end")],
     "t_starts": [("start", "=", "start"), ("end", "<", "end")],
 }
 """How the ends of the left span compare with those of the right one."""
-TEMPORAL_FUNCTIONS: Final = frozenset({*_ENDS, "t_intersects"})
-
-
-def _intersects(left: Span, right: Span) -> Predicate:
-    if right.instant:
-        left, right = right, left
-    bounds = right.start.value, right.end.value
-    if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
-        # One predicate: if there are several instants, the same one must satisfy both bounds.
-        return Compared("between", (left.start.value, bounds[0], bounds[1]))
-    return And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))
+TEMPORAL_FUNCTIONS: Final = frozenset(_ENDS)

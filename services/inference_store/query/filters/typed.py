@@ -1,4 +1,4 @@
-"""A filter with types: the result of the check, which SQL and Python evaluate.
+"""A filter with types: the result of the check, which becomes SQL.
 
 It has values and predicates. A *value* stands for the values, of one kind, that an inference has:
 none (NULL), one, or several (`tags[]`). A *predicate* is true, false or NULL for an inference. A
@@ -70,12 +70,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Arithmetic of numbers, exact except for `power`; a text without its case, or its accents.
+    """Arithmetic of numbers, as Postgres' numeric; a text without its case, or its accents.
 
-    `/` has at least 16 significant digits, rounded half away from zero, as Postgres' numeric;
-    `div` truncates towards zero and `%` has the dividend's sign; `^` takes a Constant whole
-    exponent from 0 to 16. `power` takes any exponent and computes a double from two doubles. A
-    division by zero, or a power that is not real or not a double, has no result.
+    `/` and `power` have at least 16 significant digits; `div` truncates towards zero and `%` has
+    the dividend's sign; `^` is exact, and takes a Constant whole exponent from 1 to 16. A division
+    by zero, or a power that is not real or beyond 1e±299, has no result.
     """
 
     function: Function
@@ -268,6 +267,6 @@ def comparisons_in(predicate: Predicate) -> int:
         elif is_dataclass(node) and not isinstance(node, Constant):
             number += not isinstance(node, _FREE)
             inside = [getattr(node, member.name) for member in fields(node)]
-            # once for true, once for false
-            waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
+            # once for true, once for false, and each level costs the planner more
+            waiting.extend(inside * 4 if isinstance(node, PredicateValue | Unknown) else inside)
     return min(number, MOST + 1)

@@ -4,13 +4,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 
-from inference_store.index.tables import inference
 from inference_store.inference.events.event import uid_floor, uid_of
 from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.conditions.compiled import merge_equalities
 from inference_store.query.conditions.condition import EVERYTHING, NOTHING, Received
 from inference_store.query.conditions.sides import split_longitude
-from inference_store.query.deadline import HIGHEST, LOWEST, ScanRange
 from inference_store.query.filters.typed import (
     And,
     Applied,
@@ -123,16 +121,6 @@ def test_a_uid_that_is_spelt_otherwise_is_none() -> None:
     for text, condition in [(str(uid), whole), (str(uid).upper(), NOTHING), ("x", NOTHING)]:
         compared = Compared("=", (Property("uid", "string"), Constant("string", text)))
         assert compile_condition(compared, Names()) == condition, text
-
-
-def test_a_number_that_no_double_equals_differs_from_known_scores_only() -> None:
-    odd = Constant("number", Decimal("0.30000000000000000001"))
-    score, whole = Property("top_score", "number"), ScanRange(0, LOWEST, HIGHEST)
-    for predicate in (Compared("=", (score, odd)), Compared("in", (score, odd))):
-        false = compile_condition(predicate, Names(), when=False)
-        tested = str(false.holds(whole, inference.c.uid))
-        # without a score this is NULL, and so not true
-        assert "inference.top_score = inference.top_score" in tested
 
 
 def test_equalities_become_a_list() -> None:

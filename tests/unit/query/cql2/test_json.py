@@ -51,8 +51,8 @@ def test_names_the_path_of_a_mistake() -> None:
         ({}, "filter", "an object here has one of op, property"),
         ({"op": "="}, "filter.args", "`args` of = is a list"),
         ({"op": 1, "args": []}, "filter.op", "`op` is a text"),
-        ({"op": "==", "args": []}, "filter", "'=='; the nearest is =; known are and,"),
-        ({"op": "t_befor", "args": []}, "filter", "the nearest is T_BEFORE"),
+        ({"op": "==", "args": []}, "filter", "equality is written ="),
+        ({"op": "t_befor", "args": []}, "filter", "the nearest are T_BEFORE"),
         ({"op": "~*", "args": []}, "filter", "no operation '~*'; known are and, or, not, =,"),
         ({"op": "=", "args": [1]}, "filter", "= takes two arguments, not 1"),
         ({"op": "and", "args": [True]}, "filter", "AND takes two or more arguments, not 1"),
@@ -76,8 +76,8 @@ def test_names_the_path_of_a_mistake() -> None:
         (make_equality(point), "filter.args[1]", "no coordinates"),
         (make_equality({"type": "Point", "coordinates": 1}), "filter.args[1]", "lists of numbers"),
         (make_equality({"bbox": [1, 2, True, 4]}), "filter.args[1]", "lists of numbers"),
-        ({"op": "avg", "args": []}, "filter", "there is no function avg"),
-        ({"op": "avg", "args": []}, "filter", "known are prediction, count_predictions, distance"),
+        ({"op": "foo", "args": []}, "filter", "there is no function foo"),
+        ({"op": "foo", "args": []}, "filter", "known are prediction, count_predictions, distance"),
     ]
     for value, path, message in cases:
         with pytest.raises(InvalidFilter) as refused:

@@ -8,25 +8,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from decimal import Decimal, localcontext
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, localcontext
 from functools import lru_cache, reduce
 from itertools import pairwise, product
 from typing import Any, Final, Literal, TypeAlias
 
 from inference_store.inference.metadata import COORDINATES, Family, Indexable, Metadata
+from inference_store.query.conditions.sides import EARTH_RADIUS_METRES
 from inference_store.query.filters import typed
-from inference_store.query.filters.arithmetic import (
-    EARTH_RADIUS_METRES,
-    EXACT,
-    LEAST_DOUBLE,
-    MOST_DOUBLE,
-    MOST_LOGARITHM,
-    MOST_POWER,
-    QUOTIENT_SCALE,
-    exact,
-    round_degrees,
-    scale_of,
-)
+from inference_store.query.filters.arithmetic import EXACT
 from inference_store.query.filters.certain import FLAGS, Doubts
 from inference_store.query.filters.operands import without_accents
 from inference_store.query.filters.typed import Area, Function, Located, Point, Predicate
@@ -87,7 +77,8 @@ FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
 }
 
 
-_SIGNIFICANT, _GROUP = 16, 4
+_SIGNIFICANT, _GROUP, _MOST_SCALE = 16, 4, 1000
+_ROUNDED = Context(prec=1_500, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_HALF_UP, traps=[])
 Row: TypeAlias = Mapping[str, Any] | None
 """The prediction that a condition inside `prediction()` tests."""
 Values: TypeAlias = Sequence[Any]
@@ -300,25 +291,33 @@ def _divided(left: Decimal, right: Decimal) -> Decimal:
     (weight, first), (divisor_weight, divisor_first) = _leading(left), _leading(right)
     quotient_weight = weight - divisor_weight - (first <= divisor_first)
     scale = _SIGNIFICANT - quotient_weight * _GROUP
-    scale = min(max(scale, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
-    dividend = _whole(left) * 10 ** (scale + scale_of(right))
-    divisor = _whole(right) * 10 ** scale_of(left)
+    scale = min(max(scale, _scale_of(left), _scale_of(right), 0), _MOST_SCALE)
+    dividend = _whole(left) * 10 ** (scale + _scale_of(right))
+    divisor = _whole(right) * 10 ** _scale_of(left)
     quotient, rest = divmod(abs(dividend), abs(divisor))
     quotient += 2 * rest >= abs(divisor)
     signed = quotient if (dividend < 0) == (divisor < 0) else -quotient
     return EXACT.scaleb(Decimal(signed), -scale)
 
 
+def exact(number: Decimal | float) -> Decimal:
+    """Return the number that is compared: for a double, the decimal of its shortest spelling."""
+    return Decimal(repr(number).removesuffix(".0") if isinstance(number, float) else number)
+
+
+def _scale_of(number: Decimal) -> int:
+    """Return the number of digits after the point, as written: 1.50 has two."""
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return max(0, -exponent)
+
+
+def _quantize(number: Decimal, scale: int) -> Decimal:
+    return number.quantize(Decimal(1).scaleb(-scale), context=_ROUNDED)
+
+
 def _whole(number: Decimal) -> int:
-    return int(EXACT.scaleb(number, scale_of(number)))
-
-
-def _quotient_scale(left: Decimal, right: Decimal) -> int:
-    """Return the digits after the point of a quotient in Postgres (`select_div_scale`)."""
-    (weight, first), (divisor_weight, divisor_first) = _leading(left), _leading(right)
-    quotient_weight = weight - divisor_weight - (first <= divisor_first)
-    scale = _SIGNIFICANT - quotient_weight * _GROUP
-    return min(max(scale, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
+    return int(EXACT.scaleb(number, _scale_of(number)))
 
 
 def _leading(number: Decimal) -> tuple[int, int]:
@@ -329,25 +328,17 @@ def _leading(number: Decimal) -> tuple[int, int]:
     return weight, int(EXACT.scaleb(abs(number), -_GROUP * weight))
 
 
-def _double_power(base: Decimal, exponent: Decimal) -> Decimal | None:
-    """Compute a power in the same steps as the SQL, so that the doubles agree."""
-    if not exponent:
-        return Decimal(1)
-    if not base:
-        return Decimal(0) if exponent > 0 else None
+def _power(base: Decimal, exponent: Decimal) -> Decimal | None:
+    """Return the power with the digits of Postgres; None: it is not real, or beyond 1e±299."""
+    if not exponent or not base:
+        return Decimal(1) if not exponent else Decimal(0) if exponent > 0 else None
+    logarithm = _ROUNDED.multiply(exponent, _ROUNDED.ln(abs(base)))
     whole = exponent == exponent.to_integral_value()
-    if not _is_double(base, MOST_DOUBLE) or not _is_double(exponent, MOST_POWER):
+    if (base < 0 and not whole) or abs(logarithm) > 690:
         return None
-    if base < 0 and not whole:
-        return None
-    power, of = float(exponent), float(base)
-    if abs(power * math.log(abs(of))) > MOST_LOGARITHM:
-        return None
-    return Decimal(repr(math.pow(of, power)).removesuffix(".0"))
-
-
-def _is_double(number: Decimal, most: Decimal) -> bool:
-    return LEAST_DOUBLE <= number.copy_abs() <= most
+    scale = _SIGNIFICANT - int(logarithm / _ROUNDED.ln(Decimal(10)))
+    scale = min(max(scale, _scale_of(base), _scale_of(exponent), 0), _MOST_SCALE)
+    return _quantize(_ROUNDED.power(base, exponent), scale)
 
 
 _CALCULATIONS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal | None]]] = {
@@ -358,16 +349,18 @@ _CALCULATIONS: Final[Mapping[str, Callable[[Decimal, Decimal], Decimal | None]]]
     "%": EXACT.remainder,
     "div": EXACT.divide_int,
     "^": lambda base, exponent: reduce(EXACT.multiply, [base] * int(exponent), Decimal(1)),
-    "power": _double_power,
+    "power": _power,
 }
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {**_CALCULATIONS, **FOLDINGS}
 
 
+def _radians(degrees: Decimal) -> float:
+    return math.radians(float(_quantize(degrees, min(_scale_of(degrees), 30))))
+
+
 def compute_distance(start: Point, end: Point) -> float:
     """Return the distance on the sphere (haversine), in the SQL's steps, so that doubles agree."""
-    (east, north), (other_east, other_north) = (
-        [math.radians(float(round_degrees(degrees))) for degrees in point] for point in (start, end)
-    )
+    (east, north), (other_east, other_north) = (map(_radians, point) for point in (start, end))
     up, across = math.sin((other_north - north) / 2), math.sin((other_east - east) / 2)
     share = up * up + math.cos(north) * math.cos(other_north) * (across * across)
     return 2 * EARTH_RADIUS_METRES * math.asin(min(1.0, math.sqrt(share)))

@@ -27,7 +27,7 @@ _FIJI = {"longitude": 180, "latitude": -17}
 
 
 def test_every_operation_that_is_kept_has_a_meaning() -> None:
-    kept = {name.lower(): entry for name, entry in OPERATIONS.items() if entry.is_supported}
+    kept = {name: entry for name, entry in OPERATIONS.items() if entry.is_supported}
     values = {name for name, entry in kept.items() if entry.gives in {"number", "text"}}
     short = {name for name, entry in kept.items() if entry.means is not None}
     assert kept.keys() == {*_PREDICATES, *values, *FUNCTIONS, *short}
@@ -262,10 +262,10 @@ def test_refusals() -> None:
         ("T_DURING(seen, INTERVAL('2026-11-03', '2026-11-01'))", "an interval ends before it"),
         ("T_AFTER(seen, 'yesterday')", "an instant and a text ('yesterday') cannot be compared"),
         ("T_AFTER(frame_number, DATE('2026-11-02'))", "'frame_number' (a number)"),
-        ('"sizes[]" + "sizes[]" = "sizes[]"', "at most 2 names"),
+        ('"sizes[]" + "sizes[]" = "sizes[]"', "at most 2 of them"),
         ("(frame_number ^ 11) * (frame_number ^ 2) = 1", "more digits"),
         ("frame_number = 1e2000", "digits"),
-        ('frame_number IN (1, "sizes[]" + "sizes[]" + "sizes[]")', "at most 2 names"),
+        ('frame_number IN (1, "sizes[]" + "sizes[]" + "sizes[]")', "at most 2 of them"),
         ("prediction(prediction(score > 1))", "inside prediction"),
         ("prediction(S_INTERSECTS(location, POINT(1 2)))", "inside prediction"),
         ("S_INTERSECTS(location, BBOX(1, 5, 2, 4))", "south"),
@@ -277,14 +277,13 @@ def test_refusals() -> None:
         ("(frame_number = 1) < (speed = 2)", "no order"),
         ("(frame_number = 1) + 2 = 3", "a condition"),
         ("(frame_number = 1) = 'x'", "a condition"),
-        ("(((ok = (frame_number = 1)) = ok) = ok) = ok", "split the filter"),
         ("A_OVERLAPS(top_label, ('a'))", "'top_label' has one value: compare it by = or IN"),
         ("A_CONTAINS(data_source, ())", "'data_source' has one value"),
-        ("(" * 60 + "frame_number = 1" + ") IS NULL" * 60, "split the filter"),
+        ("(" * 60 + "frame_number = 1" + ") IS NULL" * 60, "split it"),
+        ("(" * 8 + "frame_number = 1" + ") = ok" * 8, "more than 5,000 comparisons"),
         ("distance(location, POINT(0 1e400)) < 1", "off the map"),
         ("distance(location, POINT(180.1 0)) < 1", "off the map"),
         ("frame_number IN (" + "speed, " * 64 + "speed)", "at most 64 names or calculations"),
-        ("frame_number + 1 IN (" + "speed, " * 16 + "speed)", "at most 16 names"),
         (
             "frame_number + speed + inference.width + model_ms + pre_ms + post_ms + height"
             " + batch_size > http_status",

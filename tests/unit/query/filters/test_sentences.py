@@ -1,6 +1,7 @@
 """Every sentence that is promised of the filter language's names, values and refusals."""
 
 import re
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -59,6 +60,10 @@ def test_a_bare_name_that_is_both_offers_the_two() -> None:
         refusal = find_refusal("label IS NULL", InvalidFilter, known)
         assert refusal.faults[0].known == ("prediction(label …)", "metadata.label")
     assert check_filter("metadata.label = 'a'", known_keys=keys)
+    # of several models one with an odd key does not refuse the property
+    checked = check_filter("width > 3", known_keys=replace(KNOWN, of_several=True))
+    assert checked.predicate == check_filter("inference.width > 3").predicate
+    assert "It is read as the property" in checked.warnings[0]
 
 
 def test_a_hyphen_is_a_subtraction_and_the_error_suggests_the_quotes() -> None:
@@ -187,6 +192,9 @@ def test_a_star_in_a_pattern_is_told_of() -> None:
     for text, told in rows:
         warnings = check_filter(f"data_source {text}").warnings
         assert [w.startswith("LIKE '*a*' searches for the sign *") for w in warnings] == [1] * told
+    [alone] = check_filter("data_source = CASEI('Zoe')").warnings
+    assert alone.startswith("CASEI folds the text beside it alone")
+    assert not check_filter("CASEI(data_source) = CASEI('Zoe')").warnings
 
 
 def test_an_alias_of_a_reserved_key_is_that_key() -> None:
