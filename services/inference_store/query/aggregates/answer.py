@@ -11,9 +11,10 @@ from pydantic import Field
 from inference_store.inference.events.event import received_at_of
 from inference_store.inference.field_docs import Hidden, Stored
 
-from .aggregation import Aggregation, Bound, MeasureBody
+from .aggregation import Aggregation, Bound, MeasureBody, Sum
 from .bins import METHOD, deviation, percentile, plain, quotient, value_of, variance
-from .rows import Dimension, InBins, InTime, Key, PartialSums
+from .operands import TIME
+from .statement import Dimension, Key
 
 EXACT_METHOD: Final = "exact"
 
@@ -50,11 +51,16 @@ class Aggregated(Stored):
 class MeasureResult:
     """The result of one measure in one group. `counts`: of values or of bins."""
 
-    inferences: int
-    sums: PartialSums
+    sums: Mapping[Sum, Any]
     counts: Counter[Any]
     bounds: Sequence[Bound] = ()
     approximate: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of values, or of inferences."""
+        number: int = self.sums.get("number", 0)
+        return number
 
 
 def format_measure(measure: MeasureBody, result: MeasureResult) -> Any:
@@ -70,24 +76,22 @@ def format_bin(number: int, bounds: Sequence[Bound]) -> dict[str, Any]:
     }
 
 
-def _count(measure: MeasureBody, result: MeasureResult) -> int:
-    return result.inferences if measure.of is None else result.sums.number
-
-
 def _mean(_: MeasureBody, result: MeasureResult) -> Any:
-    sums = result.sums
-    return plain(quotient(sums.total, sums.number)) if sums.number else None
+    number = result.number
+    return plain(quotient(result.sums["total"], number)) if number else None
 
 
 def _spread(compute: Callable[[int, Decimal, Decimal], Decimal], result: MeasureResult) -> Any:
-    sums = result.sums
-    return plain(compute(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
+    number, sums = result.number, result.sums
+    return plain(compute(number, sums["total"], sums["squares"])) if number > 1 else None
 
 
 def _share(measure: MeasureBody, result: MeasureResult) -> Any:
-    sums = result.sums
-    number = sums.true if measure.expected else sums.number - sums.true
-    return plain(quotient(Decimal(number), sums.number)) if sums.number else None
+    if not result.number:
+        return None
+    number = result.sums["true"]
+    number = number if measure.expected else result.number - number
+    return plain(quotient(Decimal(number), result.number))
 
 
 def _percentiles(measure: MeasureBody, result: MeasureResult) -> Any:
@@ -101,7 +105,7 @@ def _percentile(result: MeasureResult, at: Decimal) -> Any:
         return None
     value = percentile(result.counts, at)
     if result.approximate:
-        return plain(min(max(value_of(value), result.sums.low), result.sums.high))
+        return plain(min(max(value_of(value), result.sums["low"]), result.sums["high"]))
     return plain(value)
 
 
@@ -130,10 +134,10 @@ def _distinct(measure: MeasureBody, result: MeasureResult) -> Any:
 
 
 _FORMATTERS: Final[Mapping[str, Callable[[MeasureBody, MeasureResult], Any]]] = {
-    "count": _count,
-    "min": lambda _, result: plain(result.sums.low),
-    "max": lambda _, result: plain(result.sums.high),
-    "sum": lambda _, result: plain(result.sums.total) if result.sums.number else None,
+    "count": lambda _, result: result.number,
+    "min": lambda _, result: plain(result.sums.get("low")),
+    "max": lambda _, result: plain(result.sums.get("high")),
+    "sum": lambda _, result: plain(result.sums.get("total")),
     "mean": _mean,
     "variance": lambda _, result: _spread(variance, result),
     "stddev": lambda _, result: _spread(deviation, result),
@@ -154,11 +158,10 @@ def name_key(aggregation: Aggregation, dimensions: Sequence[Dimension], key: Key
 def _format_value(dimension: Dimension, value: Any) -> Any:
     if value is None:
         return None
-    if isinstance(dimension, InTime):
-        return received_at_of(dimension.starts[value - 1])
-    if isinstance(dimension, InBins):
-        return format_bin(value, dimension.bounds)
-    return plain(value)
+    bounds: Any = dimension.by
+    if dimension.operand == TIME:
+        return received_at_of(bounds[value - 1])
+    return plain(value) if bounds == "value" else format_bin(value, bounds)
 
 
 def sort_groups(

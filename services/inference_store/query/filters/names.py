@@ -77,6 +77,8 @@ class KnownKey:
     """Whether all its texts are invalid values of another type: `n/a`, NaN."""
     several: bool = False
     """Whether it came several times with one inference."""
+    seen: KeySeen | None = field(default=None, compare=False)
+    """Its entry in the registry."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -119,7 +121,7 @@ def known_key(key: KeySeen) -> KnownKey:
     off_map = any(type_seen.flag == _OFF_MAP for type_seen in key.types)
     stray = _only_stray_texts(key.types)
     types = tuple(types_of(key))
-    return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several)
+    return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several, key)
 
 
 def _only_stray_texts(types: Iterable[TypeSeen]) -> bool:

@@ -335,22 +335,9 @@ def _check(
                 if score is not None and all(label == key[n] for n in labels)
             ]
         else:
-            within = [n for n, by in enumerate(aggregation.group_by) if _same(by, name)]
-            operands = [
-                value
-                for inference in members
-                for value in values(inference)
-                if all(value == key[n] for n in within)
-            ]
+            operands = [value for inference in members for value in values(inference)]
         value = _value(function, groups[key][measure.name])
         assert value == plain.calculate(function, operands, options), (function, name, key)
-
-
-def _same(by: Any, name: str) -> bool:
-    """Check whether a name of many values is both grouped by and measured."""
-    if by.is_label:
-        return name == "label"
-    return by.of is not None and by.of.name == name
 
 
 async def _measured(engine: AsyncEngine, *measures: MeasureBody, **conditions: Any) -> Any:
