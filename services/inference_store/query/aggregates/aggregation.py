@@ -37,6 +37,7 @@ from .bins import PATTERN, width_of
 Needs: TypeAlias = Literal["sums", "values", "bins", "percentiles"]
 Sum: TypeAlias = Literal["number", "low", "high", "squares", "total", "true"]
 """What is added up of values; `true`: how many are."""
+SUMMED: Final = frozenset({"sums", "percentiles"})
 _ALL: Final[frozenset[Kind]] = frozenset({"number", "string", "bool", "timestamp"})
 ORDERED: Final[frozenset[Kind]] = frozenset({"number", "string", "timestamp"})
 _BINNED: Final[frozenset[Kind]] = frozenset({"number", "timestamp"})
@@ -52,42 +53,36 @@ class Aggregate:
     meaning: str
     kinds: frozenset[Kind]
     needs: Needs
-    sums: frozenset[Sum] = frozenset()
+    sums: tuple[Sum, ...] = ()
     options: tuple[str, ...] = ()
-    without_of: bool = False
-    """Whether `of` may be left out."""
     elsewhere: tuple[str, ...] = ()
     """Its names in other systems: an error suggests the function for them."""
-
-
-def _sums(*names: Sum) -> frozenset[Sum]:
-    return frozenset(names)
 
 
 # fmt: off
 AGGREGATES: Final[Mapping[str, Aggregate]] = {entry.name: entry for entry in (
     Aggregate("count", "how many inferences; with `of`: how many values it has",
-              _ALL, "sums", without_of=True, elsewhere=("size", "n")),
+              _ALL, "sums", elsewhere=("size", "n")),
     Aggregate("min", "the smallest value, the earliest, the first in code-point order",
-              ORDERED, "sums", _sums("low"), elsewhere=("minimum", "first", "earliest")),
+              ORDERED, "sums", ("low",), elsewhere=("minimum", "first", "earliest")),
     Aggregate("max", "the largest value, the latest, the last in code-point order",
-              ORDERED, "sums", _sums("high"), elsewhere=("maximum", "last", "latest")),
-    Aggregate("sum", "the exact sum; null of no values", _NUMBER, "sums", _sums("total"),
+              ORDERED, "sums", ("high",), elsewhere=("maximum", "last", "latest")),
+    Aggregate("sum", "the exact sum; null of no values", _NUMBER, "sums", ("total",),
               elsewhere=("total",)),
     Aggregate("mean", "the exact sum by the number of values, to 34 digits; null of no values",
-              _NUMBER, "sums", _sums("total"), elsewhere=("avg", "average")),
+              _NUMBER, "sums", ("total",), elsewhere=("avg", "average")),
     Aggregate("variance", "the variance of a sample (the sum of squared distances from the mean, by"
               " one less than the number of values), to 34 digits; null of fewer than two",
-              _NUMBER, "sums", _sums("total", "squares"), elsewhere=("var", "var_samp")),
+              _NUMBER, "sums", ("total", "squares"), elsewhere=("var", "var_samp")),
     Aggregate("stddev", "the standard deviation of a sample: the variance's root, to 34 digits",
-              _NUMBER, "sums", _sums("total", "squares"), elsewhere=("std", "stddev_samp")),
+              _NUMBER, "sums", ("total", "squares"), elsewhere=("std", "stddev_samp")),
     Aggregate("share", "the share of values that are true, or what `is` says; null of no values",
-              _BOOL, "sums", _sums("true"), ("is",), elsewhere=("ratio", "rate", "fraction")),
+              _BOOL, "sums", ("true",), ("is",), elsewhere=("ratio", "rate", "fraction")),
     Aggregate("percentiles", "for each of `at`: the smallest value that so many per cent of the"
-              " values do not exceed", _NUMBER, "percentiles", _sums("low", "high"), ("at",),
+              " values do not exceed", _NUMBER, "percentiles", ("low", "high"), ("at",),
               elsewhere=("median", "quantile", "quantiles", "p50", "p90", "p95", "p99")),
     Aggregate("histogram", "how many values lie between given `bounds`, or between bounds made"
-              " of about so many `bins`", _BINNED, "bins", _sums("low", "high"),
+              " of about so many `bins`", _BINNED, "bins", ("low", "high"),
               ("bins", "bounds"), elsewhere=("hist", "buckets")),
     Aggregate("top", "the `limit` most frequent values with their counts, and `others`",
               _ALL, "values", options=("limit",), elsewhere=("mode", "terms", "frequencies")),
@@ -279,7 +274,7 @@ class MeasureBody(Body):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         entry = self.aggregate
-        if self.of is None and not entry.without_of:
+        if self.of is None and self.function != "count":
             raise WrongField("of", f"it is required by {entry.name}")
         options = {"is" if name == "expected" else name for name in self.model_fields_set}
         for option in _OPTIONS:

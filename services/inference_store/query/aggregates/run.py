@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -36,19 +36,17 @@ from .aggregation import (
     GroupBody,
     HistogramBody,
     MeasureBody,
-    TypedName,
 )
 from .answer import (
     Aggregated,
     Group,
-    MeasureResult,
+    Measure,
     OmittedGroups,
-    format_measure,
     name_key,
     sort_groups,
 )
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
-from .collector import Collector, Groups, Sums, add_sums
+from .collector import Collector, Groups, add_sums
 from .operands import LABEL, TIME, Names, Operand, read_names
 from .statement import NUMBER, By, Column, Dimension, Key, Statement
 
@@ -87,7 +85,7 @@ async def aggregate(
         ]
     )
     counting = _Counting(collector, groups)
-    measures = [_Measure(*pair) for pair in zip(aggregation.measures, operands, strict=True)]
+    measures = [Measure(*pair) for pair in zip(aggregation.measures, operands, strict=True)]
     summed = await _add_up(counting, measures)
     for measure in measures:
         await _count(counting, summed, measure)
@@ -113,33 +111,6 @@ async def aggregate(
         approximate=any(measure.is_approximate for measure in measures),
         warnings=names.warnings,
     )
-
-
-@dataclass(slots=True)
-class _Measure:
-    body: MeasureBody
-    operand: Operand | None
-    bounds: Sequence[Bound] = ()
-    counts: _Counts = field(default_factory=dict)
-    is_approximate: bool = False
-
-    @property
-    def columns(self) -> list[Column]:
-        """The sums that it needs, with the number of values first."""
-        function = self.body.aggregate
-        if self.operand is None or function.needs not in {"sums", "percentiles"}:
-            return []
-        return [Column(self.operand, one) for one in ("number", *sorted(function.sums))]
-
-    def show(self, sums: Sums, key: Key) -> Any:
-        """Return its value in a group, for JSON."""
-        own = {
-            column.sum: value for column, value in sums.items() if column.operand == self.operand
-        }
-        counts = self.counts.get(key, Counter())
-        return format_measure(
-            self.body, MeasureResult(own, counts, self.bounds, self.is_approximate)
-        )
 
 
 class _Counting:
@@ -172,14 +143,23 @@ class _Counting:
 def _resolve(names: Names, measure: MeasureBody, path: str) -> Operand | None:
     if measure.of is None:
         return None
-    kinds = measure.aggregate.kinds
-    likely = _narrow_kinds(kinds, measure.bounds)
-    operand = names.resolve(measure.of, f"{path}.of", likely)
-    _refuse_kind(measure.of, f"{path}.of", operand, kinds, measure.function)
-    _refuse_other_bounds(operand, measure, path)
-    if measure.prefix and operand.kind != "string":
-        message = f"a prefix is of texts, and {measure.of.name!r} is a {operand.kind}"
-        raise ImpossibleComparison(f"{message}.", faults=[Fault(f"{path}.prefix", message)])
+    kinds, bounds, name = measure.aggregate.kinds, measure.bounds or (), measure.of.name
+    # a key that nobody has sent is read as what the bounds are
+    of_bounds: set[Kind] = {
+        "timestamp" if isinstance(one, datetime) else "number" for one in bounds
+    }
+    operand = names.resolve(measure.of, f"{path}.of", of_bounds or kinds)
+    wrong, at, known = "", "of", list[str]()
+    if operand.kind not in kinds:
+        known = sorted(kinds)
+        wrong = f"{measure.function} is of a {' or '.join(known)}; {name!r} is a {operand.kind}"
+    elif of_bounds - {operand.kind}:
+        what = "numbers" if operand.kind == "number" else "instants: 2026-11-01T00:00:00Z"
+        wrong, at = f"{name!r} is a {operand.kind}, and the bounds of one are {what}", "bounds"
+    elif measure.prefix and operand.kind != "string":
+        wrong, at = f"a prefix is of texts, and {name!r} is a {operand.kind}", "prefix"
+    if wrong:
+        raise ImpossibleComparison.of(f"{path}.{at}", wrong, known)
     return operand
 
 
@@ -192,37 +172,19 @@ async def _read_dimension(
         return await _divide_time(collector, by.time, by.zone, path)
     if by.histogram is None:
         assert by.of is not None, "it is one of the four"
-        return Dimension(_resolve_group(names, by.of, path, AGGREGATES["count"].kinds))
-    of, kinds, path = by.histogram.of, AGGREGATES["histogram"].kinds, f"{path}.histogram"
-    likely = _narrow_kinds(kinds, by.histogram.bounds)
-    operand = _resolve_group(names, of, f"{path}.of", likely)
-    _refuse_kind(of, f"{path}.of", operand, kinds, "a histogram")
-    _refuse_other_bounds(operand, by.histogram, path)
-    return Dimension(operand, await _choose_bounds(collector, operand, by.histogram))
-
-
-def _resolve_group(names: Names, of: TypedName, path: str, kinds: Collection[Kind]) -> Operand:
-    operand = names.resolve(of, path, kinds)
+        operand = names.resolve(by.of, path, AGGREGATES["count"].kinds)
+    else:
+        path, of = f"{path}.histogram", by.histogram
+        measure = MeasureBody(function="histogram", of=of.of, bins=of.bins, bounds=of.bounds)
+        found = _resolve(names, measure, path)
+        assert found is not None
+        operand, path = found, f"{path}.of"
     if operand.source == "prediction":
         message = "groups are of inferences: by `label`, a property or a metadata key"
-        raise Invalid(f"{of.name!r}: {message}.", faults=[Fault(path, message)])
-    return operand
-
-
-def _refuse_kind(
-    name: TypedName, path: str, operand: Operand, kinds: Collection[Kind], what: str
-) -> None:
-    if operand.kind not in kinds:
-        names = sorted(kinds)
-        message = f"{what} is of a {' or '.join(names)}; {name.name!r} is a {operand.kind}"
-        raise ImpossibleComparison(f"{message}.", faults=[Fault(path, message, names)])
-
-
-def _narrow_kinds(kinds: Collection[Kind], bounds: Sequence[Bound] | None) -> Collection[Kind]:
-    """Return the kinds that the bounds allow; a key that nobody has sent is read as one of them."""
-    if bounds is None:
-        return kinds
-    return {"timestamp"} if all(isinstance(bound, datetime) for bound in bounds) else {"number"}
+        raise Invalid.of(path, message)
+    if by.histogram is None:
+        return Dimension(operand)
+    return Dimension(operand, await _choose_bounds(collector, operand, measure))
 
 
 async def _divide_time(collector: Collector, span: str, zone: str, path: str) -> Dimension:
@@ -247,7 +209,7 @@ async def _divide_time(collector: Collector, span: str, zone: str, path: str) ->
 
 
 async def _choose_bounds(
-    collector: Collector, operand: Operand, of: HistogramBody | MeasureBody
+    collector: Collector, operand: Operand, of: MeasureBody
 ) -> tuple[Bound, ...]:
     if of.bounds is not None:
         return tuple(of.bounds)
@@ -269,7 +231,7 @@ def _refuse_other_bounds(operand: Operand, of: HistogramBody | MeasureBody, path
     raise ImpossibleComparison(f"{message}.", faults=[Fault(f"{path}.bounds", message)])
 
 
-async def _add_up(counting: _Counting, measures: Sequence[_Measure]) -> Groups:
+async def _add_up(counting: _Counting, measures: Sequence[Measure]) -> Groups:
     """Read the sums of the measures: one statement of inferences, and one of each other operand."""
     columns: dict[Operand | None, dict[Column, None]] = {}
     for measure in measures:
@@ -297,7 +259,7 @@ async def _add_up(counting: _Counting, measures: Sequence[_Measure]) -> Groups:
     return groups
 
 
-async def _count(counting: _Counting, groups: Groups, measure: _Measure) -> None:
+async def _count(counting: _Counting, groups: Groups, measure: Measure) -> None:
     """Read the values or bins that a measure needs."""
     operand, body = measure.operand, measure.body
     needs: str = body.aggregate.needs
