@@ -227,7 +227,7 @@ async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
         await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
     scan_range = begun_count.scan_range
     everything = Query(scan_range), DrivingIndex(scan_range)
-    inferences = select(func.count()).select_from(inference).where(scan_range.of(inference))
+    inferences = Statement().build(*everything)
     by_label = Statement(leads=LABEL, counts="value").build(*everything)
     labels = (await connection.execute(by_label.limit(MOST + 1))).all()
     unlabelled = await connection.execute(count_unlabelled(*everything))

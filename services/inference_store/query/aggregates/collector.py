@@ -1,5 +1,6 @@
 """Runs statements part by part, and merges their results into exact, named, bounded values."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -28,10 +29,22 @@ from inference_store.query.stored_counts import Number, choose_column, read_stor
 
 from .bins import exact
 from .operands import LABEL, Operand
-from .statement import Column, Dimension, Key, Statement, count_unlabelled, merge, merge_in_sql
+from .statement import (
+    NUMBER,
+    By,
+    Column,
+    Dimension,
+    Key,
+    Statement,
+    count_unlabelled,
+    merge,
+    merge_in_sql,
+)
 
 Sums: TypeAlias = dict[Column, Any]
 Groups: TypeAlias = dict[Key, Sums]
+Counts: TypeAlias = dict[Key, Counter[Any]]
+"""How many there are of each value or bin, by group."""
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
 _Row: TypeAlias = tuple[int, Key, Sequence[Any]]
 """A model, a key, and the columns."""
@@ -69,6 +82,7 @@ class Collector:
         self._models = models
         self._most = MOST_ROWS
         self._held = 0
+        self._counts: dict[tuple[Operand | None, By | None], Counts] = {}
         # of labels and of long texts, which are looked up once
         self._names: dict[tuple[Operand, Any], Any] = {}
 
@@ -101,6 +115,26 @@ class Collector:
             key = tuple(self._show(dimension, value) for dimension, value in named)
             add_sums(groups, key, dict(zip(columns, sums, strict=True)))
         return groups
+
+    async def add_up(self, statement: Statement) -> Groups:
+        """Return the columns of the groups, within which values or bins are counted for `count`."""
+        sums: Groups = {}
+        counts: Counts = {}
+        number = len(statement.groups)
+        for key, of in (await self.collect(statement)).items():
+            if key[number:]:
+                counts.setdefault(key[:number], Counter())[key[-1]] = of.pop(NUMBER)
+            add_sums(sums, key[:number], of)
+        self._counts[statement.leads, statement.counts] = counts
+        return sums
+
+    async def count(self, statement: Statement) -> Counts:
+        """Return how many there are of each value or bin, which several measures may need: they are
+        read once."""
+        what = statement.leads, statement.counts
+        if what not in self._counts:
+            await self.add_up(statement)
+        return self._counts[what]
 
     def _take(self) -> None:
         """Count one more row as held, after equal ones were merged."""

@@ -75,76 +75,64 @@ TIME: Final = Operand("time", "time", "timestamp")
 _OF_PREDICTION: Final = "prediction."
 
 
-@dataclass(slots=True)
-class Names:
-    """The names of one aggregation, and the warnings about them."""
-
-    checking: FilterCheck
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Each warning once, in order, however many measures cause it."""
-        return tuple(self.checking.warnings)
-
-    def resolve(self, name: TypedName, path: str, kinds: Collection[Kind]) -> Operand:
-        """Return the operand of a name; a key of several types is read as one of `kinds`, if any.
-
-        Raises Invalid, UnknownKey, ImpossibleComparison.
-        """
-        if name.name == LABEL.name:
-            return LABEL
-        if name.name.startswith(_OF_PREDICTION):
-            column = name.name.removeprefix(_OF_PREDICTION)
-            if column not in PREDICTION_COLUMNS:
-                near = nearest(column, PREDICTION_COLUMNS)
-                hint = describe_nearest(near, list(PREDICTION_COLUMNS))
-                raise Invalid.of(path, f"a prediction has no column {column!r}; {hint}", near)
-            return _of_property(name, path, PREDICTION_COLUMNS[column], "prediction")
-        node = Named(name.name, at=SourceRange(path))
-        try:
-            meant = meaning(elements(node, self.checking.known_keys), self.checking)
-        except Refusal as refused:
-            raise _refuse(refused, name) from None
-        if isinstance(meant, KnownKey):
-            return self._of_key(name, path, meant, kinds)
-        return _of_property(name, path, meant, "inference")
-
-    def _of_key(
-        self, name: TypedName, path: str, key: KnownKey, kinds: Collection[Kind]
-    ) -> Operand:
-        named, counts = _kind_named(name, path), _count_kinds(key)
-        if not counts or (named is not None and named not in counts):
-            seen = ", ".join(key.types)
-            message = f"{key.name!r} has been seen as {seen}"
-            raise ImpossibleComparison.of(path, message, [*counts])
-        fitting = [kind for kind in counts if kind in kinds] or [*counts]
-        kind = max(fitting, key=counts.__getitem__) if named is None else named
-        others = [
-            f"{counted(n, 'time')} as {one}" for one, n in counts.items() if n and one != kind
-        ]
-        if key.seen is None:
-            near = suggest(self.checking.known_keys.nearest.get(key.name, ()))
-            self.checking.warn(f"No inference has the metadata key {shortened(key.name)}.{near}")
-        elif named is None and others:
-            sent = f"it was also sent {', '.join(others)}"
-            self.checking.warn(f"{key.name!r} is read as {kind}; {sent}; `type` says which.")
-        elif named is None and kind == "string" and kinds == ORDERED and key.seen.spells_numbers:
-            remedy = f'Set `"type": "float"` beside the name {key.name!r}'
-            self.checking.warn(key_registry.warn_of_text_order(key.seen, remedy))
-        return Operand("metadata", key.name, kind, key.many, "exact", key.key or 0)
-
-
-async def read_names(
+async def find_names(
     connection: AsyncConnection,
     models: Models,
     names: Sequence[TypedName],
     unknown_keys: UnknownKeys,
-) -> Names:
-    """Look up all names that may be metadata keys."""
+) -> FilterCheck:
+    """Look up all names of an aggregation that may be metadata keys; it collects the warnings."""
     keys = [one.name for one in names if not one.name.startswith(_OF_PREDICTION)]
     wanted = {key for name in keys if name != LABEL.name for key in names_in(Named(name))}
     known = await find_known_keys(connection, models, wanted) if wanted else KnownKeys()
-    return Names(FilterCheck(known, to_predicate, unknown_keys))
+    return FilterCheck(known, to_predicate, unknown_keys)
+
+
+def resolve(checking: FilterCheck, name: TypedName, path: str, kinds: Collection[Kind]) -> Operand:
+    """Return the operand of a name; a key of several types is read as one of `kinds`, if any.
+
+    Raises Invalid, UnknownKey, ImpossibleComparison.
+    """
+    if name.name == LABEL.name:
+        return LABEL
+    if name.name.startswith(_OF_PREDICTION):
+        column = name.name.removeprefix(_OF_PREDICTION)
+        if column not in PREDICTION_COLUMNS:
+            near = nearest(column, PREDICTION_COLUMNS)
+            hint = describe_nearest(near, list(PREDICTION_COLUMNS))
+            raise Invalid.of(path, f"a prediction has no column {column!r}; {hint}", near)
+        return _of_property(name, path, PREDICTION_COLUMNS[column], "prediction")
+    node = Named(name.name, at=SourceRange(path))
+    try:
+        meant = meaning(elements(node, checking.known_keys), checking)
+    except Refusal as refused:
+        raise _refuse(refused, name) from None
+    if isinstance(meant, KnownKey):
+        return _of_key(checking, name, path, meant, kinds)
+    return _of_property(name, path, meant, "inference")
+
+
+def _of_key(
+    checking: FilterCheck, name: TypedName, path: str, key: KnownKey, kinds: Collection[Kind]
+) -> Operand:
+    named, counts = _kind_named(name, path), _count_kinds(key)
+    if not counts or (named is not None and named not in counts):
+        seen = ", ".join(key.types)
+        message = f"{key.name!r} has been seen as {seen}"
+        raise ImpossibleComparison.of(path, message, [*counts])
+    fitting = [kind for kind in counts if kind in kinds] or [*counts]
+    kind = max(fitting, key=counts.__getitem__) if named is None else named
+    others = [f"{counted(n, 'time')} as {one}" for one, n in counts.items() if n and one != kind]
+    if key.seen is None:
+        near = suggest(checking.known_keys.nearest.get(key.name, ()))
+        checking.warn(f"No inference has the metadata key {shortened(key.name)}.{near}")
+    elif named is None and others:
+        sent = f"it was also sent {', '.join(others)}"
+        checking.warn(f"{key.name!r} is read as {kind}; {sent}; `type` says which.")
+    elif named is None and kind == "string" and kinds == ORDERED and key.seen.spells_numbers:
+        remedy = f'Set `"type": "float"` beside the name {key.name!r}'
+        checking.warn(key_registry.warn_of_text_order(key.seen, remedy))
+    return Operand("metadata", key.name, kind, key.many, "exact", key.key or 0)
 
 
 def _refuse(refused: Refusal, name: TypedName) -> Invalid:

@@ -1,11 +1,11 @@
 """Runs an aggregation, from its names to its numbers."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -21,13 +21,14 @@ from inference_store.query.deadline import (
     LOWEST,
     Deadline,
     fetch,
+    read_each,
     span_around,
     split_unbroken,
 )
+from inference_store.query.filters.names import FilterCheck
 from inference_store.query.filters.typed import Kind
 from inference_store.query.matching import Query, find_pieces, split_models
 from inference_store.query.preparation import UnknownKeys
-from inference_store.query.search import Search
 
 from .aggregation import (
     AGGREGATES,
@@ -47,14 +48,12 @@ from .answer import (
 )
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
 from .collector import Collector, Groups, add_sums
-from .operands import LABEL, TIME, Names, Operand, read_names
+from .operands import LABEL, TIME, Operand, find_names, resolve
 from .statement import NUMBER, By, Column, Dimension, Key, Statement
 
 # Percentiles of no more values are exact.
 EXACT_VALUES: Final = 100_000
 MOST_SPANS: Final = 10_000
-_Counts = Mapping[Key, Counter[Any]]
-"""How many there are of each value or bin, by group."""
 
 
 async def aggregate(
@@ -73,7 +72,7 @@ async def aggregate(
     numbered = {model.model: model for model in models}
     groups_of = [by.histogram.of if by.histogram else by.of for by in aggregation.group_by]
     of = [one for one in (*(m.of for m in aggregation.measures), *groups_of) if one is not None]
-    names = await read_names(connection, [*numbered], of, unknown_keys)
+    names = await find_names(connection, [*numbered], of, unknown_keys)
     operands = [
         _resolve(names, measure, f"measures[{n}]") for n, measure in enumerate(aggregation.measures)
     ]
@@ -84,11 +83,10 @@ async def aggregate(
             for n, by in enumerate(aggregation.group_by)
         ]
     )
-    counting = _Counting(collector, groups)
     measures = [Measure(*pair) for pair in zip(aggregation.measures, operands, strict=True)]
-    summed = await _add_up(counting, measures)
+    summed = await _add_up(collector, groups, measures)
     for measure in measures:
-        await _count(counting, summed, measure)
+        await _count(collector, groups, summed, measure)
     # without groups there is one, even if nothing matches; predictions without a label are a group
     # that may have no inference
     counted = (key for measure in measures for key in measure.counts)
@@ -109,38 +107,11 @@ async def aggregate(
             groups=len(others), inferences=sum(group.inferences for group in others)
         ),
         approximate=any(measure.is_approximate for measure in measures),
-        warnings=names.warnings,
+        warnings=tuple(names.warnings),
     )
 
 
-class _Counting:
-    """Counts values and bins within the groups; those that several measures need are read once."""
-
-    def __init__(self, collector: Collector, groups: tuple[Dimension, ...]) -> None:
-        self.collector, self.groups = collector, groups
-        self._read: dict[tuple[Operand, By], _Counts] = {}
-
-    async def collect(self, statement: Statement) -> Groups:
-        """Return the sums of the groups, within which values or bins are counted."""
-        sums: Groups = {}
-        counts: dict[Key, Counter[Any]] = {}
-        number = len(self.groups)
-        for key, of in (await self.collector.collect(statement)).items():
-            if key[number:]:
-                counts.setdefault(key[:number], Counter())[key[-1]] = of.pop(NUMBER)
-            add_sums(sums, key[:number], of)
-        if statement.leads is not None and statement.counts is not None:
-            self._read[statement.leads, statement.counts] = counts
-        return sums
-
-    async def count(self, operand: Operand, by: By) -> _Counts:
-        """Return how many there are of each value or bin."""
-        if (operand, by) not in self._read:
-            await self.collect(Statement(self.groups, leads=operand, counts=by))
-        return self._read[operand, by]
-
-
-def _resolve(names: Names, measure: MeasureBody, path: str) -> Operand | None:
+def _resolve(names: FilterCheck, measure: MeasureBody, path: str) -> Operand | None:
     if measure.of is None:
         return None
     kinds, bounds, name = measure.aggregate.kinds, measure.bounds or (), measure.of.name
@@ -148,7 +119,7 @@ def _resolve(names: Names, measure: MeasureBody, path: str) -> Operand | None:
     of_bounds: set[Kind] = {
         "timestamp" if isinstance(one, datetime) else "number" for one in bounds
     }
-    operand = names.resolve(measure.of, f"{path}.of", of_bounds or kinds)
+    operand = resolve(names, measure.of, f"{path}.of", of_bounds or kinds)
     wrong, at, known = "", "of", list[str]()
     if operand.kind not in kinds:
         known = sorted(kinds)
@@ -164,7 +135,7 @@ def _resolve(names: Names, measure: MeasureBody, path: str) -> Operand | None:
 
 
 async def _read_dimension(
-    collector: Collector, names: Names, by: GroupBody, path: str
+    collector: Collector, names: FilterCheck, by: GroupBody, path: str
 ) -> Dimension:
     if by.is_label:
         return Dimension(LABEL)
@@ -172,7 +143,7 @@ async def _read_dimension(
         return await _divide_time(collector, by.time, by.zone, path)
     if by.histogram is None:
         assert by.of is not None, "it is one of the four"
-        operand = names.resolve(by.of, path, AGGREGATES["count"].kinds)
+        operand = resolve(names, by.of, path, AGGREGATES["count"].kinds)
     else:
         path, of = f"{path}.histogram", by.histogram
         measure = MeasureBody(function="histogram", of=of.of, bins=of.bins, bounds=of.bounds)
@@ -231,7 +202,9 @@ def _refuse_other_bounds(operand: Operand, of: HistogramBody | MeasureBody, path
     raise ImpossibleComparison(f"{message}.", faults=[Fault(f"{path}.bounds", message)])
 
 
-async def _add_up(counting: _Counting, measures: Sequence[Measure]) -> Groups:
+async def _add_up(
+    collector: Collector, by: tuple[Dimension, ...], measures: Sequence[Measure]
+) -> Groups:
     """Read the sums of the measures: one statement of inferences, and one of each other operand."""
     columns: dict[Operand | None, dict[Column, None]] = {}
     for measure in measures:
@@ -240,26 +213,28 @@ async def _add_up(counting: _Counting, measures: Sequence[Measure]) -> Groups:
         columns.setdefault(leads, {}).update(dict.fromkeys(measure.columns))
     own = columns.pop(None, None)
     groups: Groups = {}
-    if counting.groups or own or any(one.operand is None for one in measures):
-        statement = Statement(counting.groups, (NUMBER, *(own or ())))
-        groups = await counting.collect(statement)
+    if by or own or any(one.operand is None for one in measures):
+        statement = Statement(by, (NUMBER, *(own or ())))
+        groups = await collector.add_up(statement)
     for operand, sums in columns.items():
         if not sums:
             continue
         # percentiles need bins if there are many values: the bins come with all sums
-        is_sketched = not counting.groups and any(
+        is_sketched = not by and any(
             one.operand == operand and one.body.aggregate.needs == "percentiles" for one in measures
         )
-        statement = Statement(counting.groups, tuple(sums), operand)
+        statement = Statement(by, tuple(sums), operand)
         if is_sketched:
             statement = replace(statement, columns=(NUMBER, *sums), counts="sketch")
-        found = await counting.collect(statement)
+        found = await collector.add_up(statement)
         for key, of_group in found.items():
             add_sums(groups, key, of_group)
     return groups
 
 
-async def _count(counting: _Counting, groups: Groups, measure: Measure) -> None:
+async def _count(
+    collector: Collector, groups: tuple[Dimension, ...], summed: Groups, measure: Measure
+) -> None:
     """Read the values or bins that a measure needs."""
     operand, body = measure.operand, measure.body
     needs: str = body.aggregate.needs
@@ -268,19 +243,19 @@ async def _count(counting: _Counting, groups: Groups, measure: Measure) -> None:
     by: By = "value"
     if needs == "percentiles":
         number = Column(operand, "number")
-        measure.is_approximate = sum(of.get(number, 0) for of in groups.values()) > EXACT_VALUES
+        measure.is_approximate = sum(of.get(number, 0) for of in summed.values()) > EXACT_VALUES
         by = "sketch" if measure.is_approximate else "value"
     elif needs == "bins":
-        by = measure.bounds = await _choose_bounds(counting.collector, operand, body)
+        by = measure.bounds = await _choose_bounds(collector, operand, body)
         if not by:
             return
-    elif body.function == "distinct" and not counting.groups and operand.source == "metadata":
+    elif body.function == "distinct" and not groups and operand.source == "metadata":
         # and one more, if there is one
         first = Statement(leads=operand, counts=by, prefix=body.prefix, limit=body.limit + 1)
-        found = await counting.collector.collect(first)
+        found = await collector.collect(first)
         measure.counts = {(): Counter(value for (value,) in found)}
         return
-    measure.counts = await counting.count(operand, by)
+    measure.counts = await collector.count(Statement(groups, leads=operand, counts=by))
 
 
 async def find_end(
@@ -288,13 +263,12 @@ async def find_end(
 ) -> datetime | None:
     """Return when the first or the last inference in the range was received. Raises OutOfTime."""
     what, choose = f"find the {'last' if newest else 'first'} inference", max if newest else min
-    ends: list[UUID] = []
+    uid, ends = inference.c.uid, list[UUID]()
     for one in await split_models(connection, replace(query, newest_first=newest)):
-        for group in split_unbroken(await find_pieces(connection, one)):
-            search = Search(connection=connection, query=one, limit=1, deadline=deadline)
-            here = span_around(group)
-            first = search.select_first(here, select(inference.c.uid).where(here.of(inference)), 1)
-            rows = await fetch(connection, first, deadline, what=what)
+        for here in map(span_around, split_unbroken(await find_pieces(connection, one))):
+            order = uid.desc() if newest else uid
+            first = select(uid).where(here.of(inference)).order_by(order).limit(1)
+            rows = await fetch(connection, read_each(here, first), deadline, what=what)
             ends += [row.uid for row in rows]
             if rows:
                 break

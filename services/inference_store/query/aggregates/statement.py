@@ -147,8 +147,10 @@ class Statement:
 
         Each different number is then put into its bin once.
         """
-        is_number = self.leads is not None and is_in_order(query, self.leads)
-        return is_number and not self.groups and self.counts not in {None, "value"}
+        leads = self.leads
+        is_number = leads is not None and (leads.source, leads.kind) == ("metadata", "number")
+        is_binned = self.counts is not None and self.counts != "value"
+        return is_number and is_binned and not (self.groups or query.conditions)
 
     def _go_from_value_to_value(self, scan_range: ScanRange) -> Select[Any]:
         """The index finds the next value, however many rows share one."""
@@ -162,11 +164,6 @@ class Statement:
         values = values.union_all(select(following).where(values.c.value.is_not(None)))
         some = select(values.c.value, literal(1)).where(values.c.value.is_not(None))
         return some.limit(self.limit)
-
-
-def is_in_order(query: Query, operand: Operand) -> bool:
-    """Check whether an index has all values of the operand that match, and they are numbers."""
-    return operand.source == "metadata" and operand.kind == "number" and not query.conditions
 
 
 def count_unlabelled(query: Query, here: DrivingIndex) -> Select[Any]:
@@ -224,12 +221,14 @@ class _Rows:
         self._each, self.tests = self.joined.c.n, []
         self._number = _as_whole(self._each)
 
-    def _join(self, operand: Operand, *, outer: bool = False) -> FromClause:
+    def _join(self, operand: Operand, by: By = "value", *, outer: bool = False) -> FromClause:
         row = _table(operand).alias()
         there = and_(self._scope.of(row), row.c.uid == self.uid, _is_of_key(operand, row))
-        if operand == LABEL:  # each label once, whatever the number of its predictions
-            labels = select(row.c.label).where(there, row.c.label.is_not(None))
-            row, there = labels.distinct().lateral(), true()
+        if operand == LABEL or (operand.many and by != "value"):
+            # each label or bin of an inference once, however many rows have it
+            value = operand.raw(row)
+            once = select(_group_by(operand, value, by).label(value.name))
+            row, there = once.where(there, value.is_not(None)).distinct().lateral(), true()
         self.joined = self.joined.join(row, there, isouter=outer)
         return row
 
@@ -249,13 +248,14 @@ class _Rows:
         if operand == TIME:
             return _find_bin(operand, self.uid, dimension.by)
         is_own = operand == LABEL and leads is not None and leads.source == "prediction"
+        by = dimension.by
         if not operand.is_apart:
             row = self._join_inference()
         elif is_own or (operand == leads and not operand.many):
             row = self._leader
         else:
-            row = self._join(operand, outer=True)
-        return _group_by(operand, operand.raw(row), dimension.by)
+            row, by = self._join(operand, by, outer=True), "value" if operand.many else by
+        return _group_by(operand, operand.raw(row), by)
 
     def add_up(self, column: Column) -> ColumnElement[Any]:
         """Return a column of the result."""
