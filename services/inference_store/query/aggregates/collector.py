@@ -102,9 +102,15 @@ class Collector:
                 ]
                 key = (*groups_of, *of)
             if key not in held:
-                self._take()
+                self._held += 1
                 held[key] = [None] * len(columns)
             held[key] = list(map(merge, columns, held[key], values))
+            if self._held > 2 * self._most:
+                raise TooManyGroups(
+                    f"The measures have more than {2 * self._most:,} groups, or different values in"
+                    " groups, together: ask for fewer at once, narrow the conditions, group by"
+                    " fewer names, or by a histogram."
+                )
         for place, dimension in enumerate(statement.dimensions):
             await self._learn(dimension, {key[place] for key in held})
         groups: Groups = {}
@@ -136,30 +142,20 @@ class Collector:
             await self.add_up(statement)
         return self._counts[what]
 
-    def _take(self) -> None:
-        """Count one more row as held, after equal ones were merged."""
-        self._held += 1
-        if self._held > 2 * self._most:
-            raise TooManyGroups(
-                f"The measures have more than {2 * self._most:,} groups, or different values in"
-                " groups, together: ask for fewer at once, narrow the conditions, group by fewer"
-                " names, or by a histogram."
-            )
-
     def _choose_readings(self, statement: Statement) -> list[_Reading]:
         """Return how to read it: inferences by one label or key, or all, from an index alone."""
         asked, operand, what = Statement(statement.groups), statement.leads, "count the groups"
-        if statement == asked and not self.query.conditions:
+        if not self.query.conditions:
+            labels, own = Statement(leads=LABEL, counts="value"), partition_count.c
+            how = "count by label", own.labels, _SORTING
+            by_label = _Reading(labels.build, *how, is_apart=True)
             match statement.groups:
-                case (Dimension(of, "value"),) if of == LABEL:
-                    build, own = Statement(leads=of, counts="value").build, partition_count.c
-                    what = "count by label"
-                    return [
-                        _Reading(build, what, own.labels, _SORTING, is_apart=True),
-                        _Reading(count_unlabelled, what, own.unlabelled),
-                    ]
-                case (Dimension(of, of_key),) if of.source == "metadata" and not of.many:
-                    build_all = Statement(leads=of, counts=of_key).build_with_rest
+                case () if statement == labels:
+                    return [by_label]
+                case (Dimension(of, "value"),) if statement == asked and of == LABEL:
+                    return [by_label, _Reading(count_unlabelled, how[0], own.unlabelled)]
+                case (Dimension(of, by),) if statement == asked and of.is_single_key:
+                    build_all = Statement(leads=of, counts=by).build_with_rest
                     return [_Reading(build_all, "count by one key")]
         if statement == asked:
             stored = None if statement.groups else choose_column(self.query)

@@ -56,6 +56,11 @@ class Operand:
         """Check whether its values are in another table than inferences."""
         return self.source in {"metadata", "prediction", "label"}
 
+    @property
+    def is_single_key(self) -> bool:
+        """Check whether it is a metadata key of which an inference has one value."""
+        return self.source == "metadata" and not self.many
+
     def of(self, row: Any) -> Any:
         """Return its value in a row, in SQL."""
         if self.source == "metadata":

@@ -186,7 +186,7 @@ class _Rows:
         self.tests: list[ColumnElement[bool]] = []
         leads = statement.leads
         self._leader: Any = None
-        by_label = leads == LABEL and statement.counts is not None
+        by_label = leads == LABEL and statement.counts is not None and not statement.groups
         if query.conditions:
             self.joined: FromClause = build_matches(query, here).subquery()
         elif leads is not None and leads.is_apart and (by_label or leads != LABEL):
