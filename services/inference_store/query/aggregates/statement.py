@@ -143,14 +143,10 @@ class Statement:
         return union_all(select(counted), select(nobody, cast(rest, BigInteger())))
 
     def has_equal(self, query: Query) -> bool:
-        """Check whether it puts numbers into bins that an index has together where they are equal.
-
-        Each different number is then put into its bin once.
-        """
-        leads = self.leads
-        is_number = leads is not None and (leads.source, leads.kind) == ("metadata", "number")
-        is_binned = self.counts is not None and self.counts != "value"
-        return is_number and is_binned and not (self.groups or query.conditions)
+        """Check whether it puts numbers into logarithmic bins that an index has together where they
+        are equal: each different number is then put into its bin once."""
+        is_of_key = self.leads is not None and self.leads.source == "metadata"
+        return is_of_key and self.counts == "sketch" and not (self.groups or query.conditions)
 
     def _go_from_value_to_value(self, scan_range: ScanRange) -> Select[Any]:
         """The index finds the next value, however many rows share one."""
