@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from decimal import Decimal
 from typing import Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -35,7 +34,6 @@ from .aggregation import (
     Aggregation,
     Bound,
     GroupBody,
-    HistogramBody,
     MeasureBody,
 )
 from .answer import (
@@ -47,7 +45,7 @@ from .answer import (
     sort_groups,
 )
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
-from .collector import Collector, Groups, add_sums
+from .collector import Collector, Groups, Sums, add_sums
 from .operands import LABEL, TIME, Operand, find_names, resolve
 from .statement import NUMBER, By, Column, Dimension, Key, Statement
 
@@ -73,17 +71,14 @@ async def aggregate(
     groups_of = [by.histogram.of if by.histogram else by.of for by in aggregation.group_by]
     of = [one for one in (*(m.of for m in aggregation.measures), *groups_of) if one is not None]
     names = await find_names(connection, [*numbered], of, unknown_keys)
-    operands = [
-        _resolve(names, measure, f"measures[{n}]") for n, measure in enumerate(aggregation.measures)
+    measures = [
+        Measure(measure, _resolve(names, measure, f"measures[{n}]"))
+        for n, measure in enumerate(aggregation.measures)
     ]
     collector = Collector(connection, numbered, query, deadline)
-    groups = tuple(
-        [
-            await _read_dimension(collector, names, by, f"group_by[{n}]")
-            for n, by in enumerate(aggregation.group_by)
-        ]
-    )
-    measures = [Measure(*pair) for pair in zip(aggregation.measures, operands, strict=True)]
+    groups: tuple[Dimension, ...] = ()
+    for n, by in enumerate(aggregation.group_by):
+        groups += (await _read_dimension(collector, names, by, f"group_by[{n}]"),)
     summed = await _add_up(collector, groups, measures)
     for measure in measures:
         await _count(collector, groups, summed, measure)
@@ -101,11 +96,10 @@ async def aggregate(
         for key in keys
     ]
     page, others = sort_groups(aggregation, shown)
+    inferences = sum(group.inferences for group in others)
     return Aggregated(
         groups=list(page),
-        others=OmittedGroups(
-            groups=len(others), inferences=sum(group.inferences for group in others)
-        ),
+        others=OmittedGroups(groups=len(others), inferences=inferences),
         approximate=any(measure.is_approximate for measure in measures),
         warnings=tuple(names.warnings),
     )
@@ -192,33 +186,19 @@ async def _choose_bounds(
     return choose_bounds(ends[low], ends[high], of.bins)
 
 
-def _refuse_other_bounds(operand: Operand, of: HistogramBody | MeasureBody, path: str) -> None:
-    assert of.of is not None
-    expected = datetime if operand.kind == "timestamp" else Decimal
-    if all(isinstance(bound, expected) for bound in of.bounds or ()):
-        return
-    what = "instants: 2026-11-01T00:00:00Z" if expected is datetime else "numbers"
-    message = f"{of.of.name!r} is a {operand.kind}, and the bounds of one are {what}"
-    raise ImpossibleComparison(f"{message}.", faults=[Fault(f"{path}.bounds", message)])
-
-
 async def _add_up(
     collector: Collector, by: tuple[Dimension, ...], measures: Sequence[Measure]
 ) -> Groups:
     """Read the sums of the measures: one statement of inferences, and one of each other operand."""
     columns: dict[Operand | None, dict[Column, None]] = {}
     for measure in measures:
-        of = measure.operand
-        leads = of if of is not None and of.is_apart else None
-        columns.setdefault(leads, {}).update(dict.fromkeys(measure.columns))
-    own = columns.pop(None, None)
-    groups: Groups = {}
+        for column in measure.columns:
+            leads = column.operand if column.operand and column.operand.is_apart else None
+            columns.setdefault(leads, {})[column] = None
+    own, groups = columns.pop(None, {}), dict[Key, Sums]()
     if by or own or any(one.operand is None for one in measures):
-        statement = Statement(by, (NUMBER, *(own or ())))
-        groups = await collector.add_up(statement)
+        groups = await collector.add_up(Statement(by, (NUMBER, *own)))
     for operand, sums in columns.items():
-        if not sums:
-            continue
         # percentiles need bins if there are many values: the bins come with all sums
         is_sketched = not by and any(
             one.operand == operand and one.body.aggregate.needs == "percentiles" for one in measures
