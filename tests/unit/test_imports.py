@@ -77,8 +77,7 @@ STEPPED = {
     "proxy": "capture capture.prepared_capture capture.publisher capture.registrations "
     "configuration exchange grpc grpc.server grpc_port protocols protocols.v2_grpc rest "
     "rest_messages routing",
-    "query": "aggregates.part_collector aggregates.run filters.operands filters.relations "
-    "stored_counts",
+    "query": "aggregates.collector aggregates.run filters.operands filters.relations stored_counts",
     "retention": "batch_eraser certifier eraser exporter housekeeping leader orphan_eraser "
     "residual",
 }

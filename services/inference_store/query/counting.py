@@ -49,7 +49,8 @@ from inference_store.index.tables import (
 from inference_store.inference.events import uid_floor
 from inference_store.query.deadline import ScanRange
 
-from .aggregates.rows import by_label, without_label
+from .aggregates.operands import LABEL
+from .aggregates.statement import Statement, count_unlabelled
 from .bars import count_span
 from .conditions import Names
 from .conditions.combination import OfKey
@@ -225,13 +226,14 @@ async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
         await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
     scan_range = begun_count.scan_range
     everything = Query(scan_range), Plan(scan_range)
-    inferences = select(func.count()).select_from(inference).where(scan_range.of(inference))
-    labels = (await connection.execute(by_label(*everything).limit(MOST + 1))).all()
-    unlabelled = await connection.execute(without_label(*everything))
-    few = {str(row.g0): row.n for row in labels} if len(labels) <= MOST else None
+    inferences = Statement().build(*everything)
+    by_label = Statement(leads=LABEL, counts="value").build(*everything)
+    labels = (await connection.execute(by_label.limit(MOST + 1))).all()
+    unlabelled = await connection.execute(count_unlabelled(*everything))
+    few = {str(number): n for number, n in labels} if len(labels) <= MOST else None
     counts: dict[str, Any] = {
         "inferences": await connection.scalar(inferences),
-        "unlabelled": unlabelled.one().n,
+        "unlabelled": unlabelled.one()[1],
         "labels": few,
         "keys": await count_keys(connection, scan_range),
         "bars": await count_span(connection, scan_range),

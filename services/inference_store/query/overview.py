@@ -6,7 +6,7 @@ exactly, and the rows of a stratum stand for all of it.
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import groupby, pairwise
@@ -17,20 +17,19 @@ from uuid import UUID
 
 from pydantic import Field
 from sqlalchemy import ColumnElement, Double, Select, Text, cast, select, true
-from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import inference, label, prediction
+from inference_store.index.tables import inference, prediction
 from inference_store.inference.events import SIDES
 from inference_store.inference.field_docs import Stored
 
 from .aggregates.bins import automatic, automatic_times, exact, percentile
+from .aggregates.collector import read_label_names
 from .aggregates.run import find_end
 from .bars import Tally, count_in_bars, list_ranges
 from .deadline import (
     Deadline,
     ScanRange,
-    bind_many,
     fetch,
     span_around,
     split_unbroken,
@@ -172,7 +171,7 @@ async def read_overview(
     reader = _Reader(connection, query, deadline)
     sample = await reader.read_sample(tallies)
     newest = await reader.find_newest()
-    names = await reader.name_labels({one.row.top_label for one in sample} - {None})
+    names = await read_label_names(connection, {one.row.top_label for one in sample} - {None})
     return _describe(bounds, tallies, sample, names, newest)
 
 
@@ -290,12 +289,6 @@ class _Reader:
             if len(newest) == _NEWEST:
                 break
         return newest
-
-    async def name_labels(self, numbers: Collection[int]) -> dict[int, str]:
-        """Return the names of labels."""
-        bound = bind_many(numbers, INTEGER())
-        named = select(label.c.label, label.c.name).where(label.c.label == bound.any_())
-        return {row.label: row.name for row in await self._fetch(named, "name the labels")}
 
     def _list_tests(self, here: ScanRange, uid: Any) -> list[ColumnElement[bool]]:
         return [test_unmarked(here, uid)] if self._query.marks else []

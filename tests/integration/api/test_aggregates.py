@@ -13,7 +13,7 @@ from inference_store.api import conditions
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.inference.events.event import Extras
-from inference_store.query.aggregates import part_collector, run
+from inference_store.query.aggregates import collector, run
 from inference_store.query.counting import count_ended
 from tests.integration.stored_inferences import START, NewInference, at
 from tests.servers.marks import stored_counts
@@ -71,6 +71,9 @@ async def test_examples_and_refusals(api: Api) -> None:
     assert measured["histogram(frame_number)"] == {"bins": [], "below": 0, "above": 0}
     for by in ("data_source", "label", {"time": "day"}, {"histogram": {"of": "frame_number"}}):
         assert (await _aggregate(api, {**question, "group_by": [by]}))["groups"] == []
+    unknown = {**_measure("top", "frame_numer"), "unknown_keys": "empty"}
+    [warning] = (await _aggregate(api, unknown))["warnings"]
+    assert "'frame_numer'. The nearest are frame_number" in warning
     for refused, path, words in _REFUSED:
         [fault] = (await api.ask(_ONE, refused, status=422))["errors"]
         assert fault["path"] == path, refused
@@ -188,7 +191,7 @@ async def test_percentiles_of_many_values_are_approximate(
 async def test_too_many_groups(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await api.store(*(NewInference(str(n), at(n), [("n", "int", str(n))]) for n in range(9)))
     await api.store(NewInference("late", START + timedelta(minutes=9)))
-    monkeypatch.setattr(part_collector, "MOST_ROWS", 5)
+    monkeypatch.setattr(collector, "MOST_ROWS", 5)
     monkeypatch.setattr(run, "MOST_SPANS", 5)
     await _check_too_many(api, _group("n"), _measure("top", "n"), _group({"time": "minute"}))
 
@@ -197,7 +200,7 @@ async def test_measures_share_the_row_budget(api: Api, monkeypatch: pytest.Monke
     keys = ("a", "b", "c")
     inferences = (NewInference(str(n), at(n), [(k, "int", str(n)) for k in keys]) for n in range(5))
     await api.store(*inferences)
-    monkeypatch.setattr(part_collector, "MOST_ROWS", 6)  # twelve in all
+    monkeypatch.setattr(collector, "MOST_ROWS", 6)  # twelve in all
     tops = [{"function": "top", "of": key} for key in keys]
     await _aggregate(api, {"measures": tops[:2]})
     await _aggregate(

@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 from pydantic import Field
 
 from inference_store.inference.events.event import received_at_of
 from inference_store.inference.field_docs import Hidden, Stored
 
-from .aggregation import Aggregation, Bound, MeasureBody
+from .aggregation import SUMMED, Aggregation, Bound, MeasureBody, Sum
 from .bins import METHOD, deviation, percentile, plain, quotient, value_of, variance
-from .rows import Dimension, InBins, InTime, Key, PartialSums
+from .operands import TIME, Operand
+from .statement import Column, Dimension, Key
 
 EXACT_METHOD: Final = "exact"
 
@@ -46,20 +48,32 @@ class Aggregated(Stored):
     warnings: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureResult:
-    """The result of one measure in one group. `counts`: of values or of bins."""
+Result: TypeAlias = Mapping[Sum, Any]
+"""Sums of a group; `number` is that of its values, or of inferences."""
 
-    inferences: int
-    sums: PartialSums
-    counts: Counter[Any]
+
+@dataclass(slots=True)
+class Measure:
+    """A measure, and what was read for it. `counts`: how many values or bins, by group."""
+
+    body: MeasureBody
+    operand: Operand | None
+    counts: Mapping[Key, Counter[Any]] = field(default_factory=dict)
     bounds: Sequence[Bound] = ()
-    approximate: bool = False
+    is_approximate: bool = False
 
+    @property
+    def columns(self) -> list[Column]:
+        """The sums that it needs, with the number of values first."""
+        sums = ("number", *sorted(self.body.aggregate.sums))
+        is_summed = self.operand is not None and self.body.aggregate.needs in SUMMED
+        return [Column(self.operand, one) for one in sums] if is_summed else []
 
-def format_measure(measure: MeasureBody, result: MeasureResult) -> Any:
-    """Return a measure's value, for JSON."""
-    return _FORMATTERS[measure.function](measure, result)
+    def show(self, sums: Mapping[Column, Any], key: Key) -> Any:
+        """Return its value in a group, for JSON."""
+        own = {one.sum: value for one, value in sums.items() if one.operand == self.operand}
+        counts = self.counts.get(key, Counter())
+        return _FORMATTERS[self.body.function](self, {"number": 0, **own}, counts)
 
 
 def format_bin(number: int, bounds: Sequence[Bound]) -> dict[str, Any]:
@@ -70,78 +84,67 @@ def format_bin(number: int, bounds: Sequence[Bound]) -> dict[str, Any]:
     }
 
 
-def _count(measure: MeasureBody, result: MeasureResult) -> int:
-    return result.inferences if measure.of is None else result.sums.number
+def _spread(compute: Callable[[int, Decimal, Decimal], Decimal], sums: Result) -> Any:
+    number: int = sums["number"]
+    return plain(compute(number, sums["total"], sums["squares"])) if number > 1 else None
 
 
-def _mean(_: MeasureBody, result: MeasureResult) -> Any:
-    sums = result.sums
-    return plain(quotient(sums.total, sums.number)) if sums.number else None
+def _divide(part: Any, number: int) -> Any:
+    return plain(quotient(Decimal(part), number)) if number else None
 
 
-def _spread(compute: Callable[[int, Decimal, Decimal], Decimal], result: MeasureResult) -> Any:
-    sums = result.sums
-    return plain(compute(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
+def _share(measure: Measure, sums: Result) -> Any:
+    number, true = sums["number"], sums.get("true", 0)
+    return _divide(true if measure.body.expected else number - true, number)
 
 
-def _share(measure: MeasureBody, result: MeasureResult) -> Any:
-    sums = result.sums
-    number = sums.true if measure.expected else sums.number - sums.true
-    return plain(quotient(Decimal(number), sums.number)) if sums.number else None
+def _percentiles(measure: Measure, sums: Result, counts: Counter[Any]) -> Any:
+    is_approximate = measure.is_approximate
+
+    def find(at: Decimal) -> Any:
+        if not counts:
+            return None
+        value = percentile(counts, at)
+        if is_approximate:
+            return plain(min(max(value_of(value), sums["low"]), sums["high"]))
+        return plain(value)
+
+    values = [{"at": plain(at), "value": find(at)} for at in measure.body.at]
+    method = METHOD if is_approximate else EXACT_METHOD
+    return {"values": values, "approximate": is_approximate, "method": method}
 
 
-def _percentiles(measure: MeasureBody, result: MeasureResult) -> Any:
-    values = [{"at": plain(at), "value": _percentile(result, at)} for at in measure.at]
-    method = METHOD if result.approximate else EXACT_METHOD
-    return {"values": values, "approximate": result.approximate, "method": method}
-
-
-def _percentile(result: MeasureResult, at: Decimal) -> Any:
-    if not result.counts:
-        return None
-    value = percentile(result.counts, at)
-    if result.approximate:
-        return plain(min(max(value_of(value), result.sums.low), result.sums.high))
-    return plain(value)
-
-
-def _histogram(_: MeasureBody, result: MeasureResult) -> Any:
-    counts, last = result.counts, len(result.bounds)
-    bins = [{**format_bin(n, result.bounds), "count": counts[n]} for n in range(1, last)]
+def _histogram(bounds: Sequence[Bound], counts: Counter[Any]) -> Any:
+    last = len(bounds)
+    bins = [{**format_bin(n, bounds), "count": counts[n]} for n in range(1, last)]
     return {"bins": bins, "below": counts[0], "above": counts[last] if last else 0}
 
 
-def _top(measure: MeasureBody, result: MeasureResult) -> Any:
-    ordered = sorted(result.counts.items(), key=lambda item: (-item[1], item[0]))
-    first = ordered[: measure.limit]
-    values = [{"value": plain(value), "count": count} for value, count in first]
-    return {"values": values, "others": sum(count for _, count in ordered[measure.limit :])}
+def _top(limit: int, counts: Counter[Any]) -> Any:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    values = [{"value": plain(value), "count": count} for value, count in ordered[:limit]]
+    return {"values": values, "others": sum(count for _, count in ordered[limit:])}
 
 
-def _distinct(measure: MeasureBody, result: MeasureResult) -> Any:
-    prefix = measure.prefix
-    ordered = sorted(
-        value
-        for value in result.counts
-        if not prefix or (isinstance(value, str) and value.startswith(prefix))
-    )
-    values = [plain(value) for value in ordered[: measure.limit]]
-    return {"values": values, "more": len(ordered) > measure.limit}
+def _distinct(measure: MeasureBody, counts: Counter[Any]) -> Any:
+    prefix, limit = measure.prefix, measure.limit
+    ordered = sorted(one for one in counts if not prefix or str(one).startswith(prefix))
+    return {"values": list(map(plain, ordered[:limit])), "more": len(ordered) > limit}
 
 
-_FORMATTERS: Final[Mapping[str, Callable[[MeasureBody, MeasureResult], Any]]] = {
-    "count": _count,
-    "min": lambda _, result: plain(result.sums.low),
-    "max": lambda _, result: plain(result.sums.high),
-    "sum": lambda _, result: plain(result.sums.total) if result.sums.number else None,
-    "mean": _mean,
-    "variance": lambda _, result: _spread(variance, result),
-    "stddev": lambda _, result: _spread(deviation, result),
-    "share": _share,
+_FORMATTERS: Final[Mapping[str, Callable[[Measure, Result, Counter[Any]], Any]]] = {
+    "count": lambda _, sums, __: sums["number"],
+    "min": lambda _, sums, __: plain(sums.get("low")),
+    "max": lambda _, sums, __: plain(sums.get("high")),
+    "sum": lambda _, sums, __: plain(sums.get("total")),
+    "mean": lambda _, sums, __: _divide(sums.get("total"), sums["number"]),
+    "variance": lambda _, sums, __: _spread(variance, sums),
+    "stddev": lambda _, sums, __: _spread(deviation, sums),
+    "share": lambda measure, sums, _: _share(measure, sums),
     "percentiles": _percentiles,
-    "histogram": _histogram,
-    "top": _top,
-    "distinct": _distinct,
+    "histogram": lambda measure, _, counts: _histogram(measure.bounds, counts),
+    "top": lambda measure, _, counts: _top(measure.body.limit, counts),
+    "distinct": lambda measure, _, counts: _distinct(measure.body, counts),
 }
 
 
@@ -154,11 +157,10 @@ def name_key(aggregation: Aggregation, dimensions: Sequence[Dimension], key: Key
 def _format_value(dimension: Dimension, value: Any) -> Any:
     if value is None:
         return None
-    if isinstance(dimension, InTime):
-        return received_at_of(dimension.starts[value - 1])
-    if isinstance(dimension, InBins):
-        return format_bin(value, dimension.bounds)
-    return plain(value)
+    bounds: Any = dimension.by
+    if dimension.operand == TIME:
+        return received_at_of(bounds[value - 1])
+    return plain(value) if bounds == "value" else format_bin(value, bounds)
 
 
 def sort_groups(
@@ -166,12 +168,15 @@ def sort_groups(
 ) -> tuple[Sequence[Group], Sequence[Group]]:
     """Return the groups to show, in order, and the others."""
     ordered = sorted(groups, key=lambda group: [_last(part) for part in group.raw])
-    name, largest_first = _order(aggregation)
-    if name is not None:
-        present = [group for group in ordered if _value(aggregation, group, name) is not None]
-        absent = [group for group in ordered if _value(aggregation, group, name) is None]
-        present.sort(key=lambda group: _value(aggregation, group, name), reverse=largest_first)
-        ordered = present + absent
+    is_in_order = any(by.time or by.histogram for by in aggregation.group_by[:1])
+    # without a name by their inferences, the most first
+    order = aggregation.order or ("" if is_in_order else "-")
+    if order:
+        values = [(_value(aggregation, group, order.removeprefix("-")), group) for group in ordered]
+        present = [pair for pair in values if pair[0] is not None]
+        present.sort(key=itemgetter(0), reverse=order.startswith("-"))
+        absent = [group for value, group in values if value is None]
+        ordered = [*(group for _, group in present), *absent]
     return ordered[: aggregation.limit], ordered[aggregation.limit :]
 
 
@@ -179,27 +184,15 @@ def _last(value: Any) -> tuple[bool, Any]:
     return (value is None, 0 if value is None else value)
 
 
-def _order(aggregation: Aggregation) -> tuple[str | None, bool]:
-    """Return the name to order by, and whether the largest comes first.
-
-    None: by the key, as for spans of time and bins. Empty: by the number of inferences.
-    """
-    if aggregation.order is not None:
-        return aggregation.order.removeprefix("-"), aggregation.order.startswith("-")
-    by_key = any(by.time or by.histogram for by in aggregation.group_by[:1])
-    return (None, False) if by_key else ("", True)
-
-
 def _value(aggregation: Aggregation, group: Group, name: str) -> Any:
     if not name:
         return group.inferences
-    for index, by in enumerate(aggregation.group_by):
+    for by, raw in zip(aggregation.group_by, group.raw, strict=True):
         if by.name == name:
-            return group.raw[index]
-    measure = next(measure for measure in aggregation.measures if measure.name == name)
+            return raw
     value = group.measures[name]
     if not isinstance(value, Mapping):
         return value
     # the first of several percentiles, or the length of any other list
     items = value.get("values", value.get("bins", ()))
-    return items[0]["value"] if measure.function == "percentiles" and items else len(items)
+    return items[0]["value"] if items and "at" in items[0] else len(items)

@@ -76,6 +76,8 @@ class KnownKey:
     """Whether all its texts are invalid values of another type: `n/a`, NaN."""
     several: bool = False
     """Whether it came several times with one inference."""
+    seen: KeySeen | None = field(default=None, compare=False)
+    """Its entry in the registry."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -122,7 +124,7 @@ def known_key(key: KeySeen) -> KnownKey:
     texts = [seen.flag for seen in key.types if seen.kind == "string"]
     stray = bool(texts) and all(flag.startswith("not_") for flag in texts)
     types = tuple(types_of(key))
-    return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several)
+    return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several, key)
 
 
 def _count_others(kind: Kind, types: Iterable[TypeSeen]) -> int:

@@ -51,6 +51,7 @@ _ITEMS = {
     "b": ("bool", ("true", "false")),
     "t": ("timestamp", ("2026-11-01", "2026-11-02T00:00:01Z")),
     "tags": ("json", ('["x", "y", "x"]', '["y"]', "[]")),
+    "marks": ("json", ("[0.1, 0.25, 7]", "[-5, 0.2]")),
 }
 _LABELS, _SCORES = ("person", "car", None), (0.1, 0.30000000000000004, 0.3, 0.5, None)
 _MODELS, _ROWS = 12, 16
@@ -92,6 +93,7 @@ _TIMES = (_NIGHT, _NIGHT + timedelta(hours=2), datetime(2026, 11, 2, 0, 0, 1, tz
 
 _FAMILIES = {
     **{"n": "number", "s": "string", "b": "bool", "t": "timestamp", "tags[]": "string"},
+    "marks[]": "number",
     **{"ok": "bool", "request_problem": "string", "received_at": "timestamp"},
     **{"prediction_count": "number", "top_score": "number", "top_label": "string"},
 }
@@ -117,11 +119,12 @@ def _grouping(data: st.DataObject, position: int) -> tuple[Any, plain.Values]:
         unit, zone = data.draw(_SPANS), data.draw(_ZONES)
         return _group(time=unit, zone=zone, called=name), plain.find_span_start(unit, zone)
     if kind == "histogram":
-        of = data.draw(st.sampled_from(["n", "top_score", "prediction_count", "t", "received_at"]))
+        numbers = ["n", "marks[]", "top_score", "prediction_count"]
+        of = data.draw(st.sampled_from([*numbers, "t", "received_at"]))
         bounds: Any = _TIMES if _OPERANDS[of][0] == "timestamp" else _BOUNDS
         by = _group(histogram={"of": of, "bounds": bounds}, called=name)
         return by, plain.find_bins(_OPERANDS[of][1], bounds)
-    names = ["n", "s", "b", "tags[]", "ok", "top_label", "top_score", "request_problem"]
+    names = ["n", "s", "b", "tags[]", "marks[]", "ok", "top_label", "top_score", "request_problem"]
     of = data.draw(st.sampled_from(names))
     return _group(of=of, called=name), _OPERANDS[of][1]
 
@@ -335,22 +338,9 @@ def _check(
                 if score is not None and all(label == key[n] for n in labels)
             ]
         else:
-            within = [n for n, by in enumerate(aggregation.group_by) if _same(by, name)]
-            operands = [
-                value
-                for inference in members
-                for value in values(inference)
-                if all(value == key[n] for n in within)
-            ]
+            operands = [value for inference in members for value in values(inference)]
         value = _value(function, groups[key][measure.name])
         assert value == plain.calculate(function, operands, options), (function, name, key)
-
-
-def _same(by: Any, name: str) -> bool:
-    """Check whether a name of many values is both grouped by and measured."""
-    if by.is_label:
-        return name == "label"
-    return by.of is not None and by.of.name == name
 
 
 async def _measured(engine: AsyncEngine, *measures: MeasureBody, **conditions: Any) -> Any:
