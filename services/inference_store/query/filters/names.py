@@ -49,8 +49,8 @@ def _unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
     if len(name) > LONGEST:
         others = "one over the cap of length is listed by its beginning and '…', and not indexed"
     message = f"there is no metadata key {shortened(name)}; {others}"
-    column = name.removeprefix("predictions.").removeprefix("prediction.")
-    meant = f"prediction({column} …)" if column in PREDICTION_COLUMNS else meant_by(node)
+    column = column_of(name)
+    meant = meant_by(node) if column is None else f"prediction({column} …)"
     return Refusal(message, node.at, near, error=UnknownKey).hint(meant)
 
 
@@ -249,3 +249,9 @@ def column(node: Named) -> Property:
         message = f"inside prediction(…) names are columns of a prediction only, and {node.name!r}"
         raise meaningless(node, f"{message} is none; they are {', '.join(columns)}", columns)
     return entry
+
+
+def column_of(name: str) -> str | None:
+    """Return the column of predictions that a name means, with or without `prediction.`."""
+    column = name.removeprefix("predictions.").removeprefix("prediction.")
+    return column if column in PREDICTION_COLUMNS else None
