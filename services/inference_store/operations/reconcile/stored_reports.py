@@ -31,10 +31,8 @@ from inference_store.platform.settings import KafkaSettings
 
 Cause = Literal["schedule", "request", "command"]
 Repair = Literal["none", "rebuild"]
-State = Literal["pending", "comparing", "repairing", "done", "failed"]
 Kind = Literal["orphan", "missing", "unreadable"]
 REPAIRS: Final = get_args(Repair)
-KINDS: Final = get_args(Kind)
 FINAL: Final = ("done", "failed")
 # Further findings of a kind are counted, and not named.
 MOST_FINDINGS: Final = 1_000_000
