@@ -119,7 +119,7 @@ class Body(DocumentedModel):
         if isinstance(value, dict) and len(value) > _MOST_FIELDS:
             raise ValueError(f"it must have at most {_MOST_FIELDS} fields")
         if isinstance(value, RepeatedNames):
-            raise WrongField(value.names[0], "it is given more than once: give it once")
+            raise WrongField(value.names[0][:256], "it is given more than once: give it once")
         return value
 
 
