@@ -130,7 +130,7 @@ function mixLabels(link: Link, { bars, labels, other_labels: others }: Overview,
     });
   });
   const legend = all.map(({ name, inferences, filter, colour }) => ({ name, value: writeShare(inferences / sum), href: toExplore(link, filter), colour }));
-  return { title: "Top labels", about: "", label: "Shares of the top labels over time", columns, legend, write: writeShare, top: 1 };
+  return { title: "Top labels", about: "share of inferences with a top label", label: "Shares of the top labels over time", columns, legend, write: writeShare, top: 1 };
 }
 
 function binScores(link: Link, scores: Overview["scores"]): Column[] {

@@ -256,9 +256,10 @@ class Access:
                 raise NotFound(f"There is no project {project_id!r} with models that you may read.")
             return models
         by_id = await registrations.find_by_ids(connection, set(model_ids), within=self.sees)
-        for model_id in model_ids:
+        for number, model_id in enumerate(model_ids):
             if model_id not in by_id:
-                raise await refuse_model(connection, model_id, self.sees)
+                at = f"model_ids[{number}]"
+                raise await refuse_model(connection, model_id, self.sees, at=at)
             self.require_right(self.needed.right, by_id[model_id])
         return [by_id[model_id] for model_id in sorted(by_id)]
 

@@ -13,7 +13,7 @@ from inference_store.access import AccessScope, Action
 from inference_store.access.rights import Right
 from inference_store.erasure import batches, losses, quarantine, selection
 from inference_store.erasure.ledger_entries import Note
-from inference_store.erasure.losses import ErasedUid, Loss, UidPage
+from inference_store.erasure.losses import NO_LOSS, ErasedUid, Loss, UidPage
 from inference_store.erasure.progress import (
     STATES,
     Erasure,
@@ -122,27 +122,10 @@ class ErasureRequestAcross(Models, ErasureRequest):
     """What to erase, and of which models: of all without `project_id` and `model_ids`."""
 
 
-class ModelErasureEstimate(Shown):
+class ModelErasureEstimate(Loss, Shown):
     """What would be erased of one model. What legal holds keep is counted in `held` only."""
 
     model_id: str
-    inferences: int
-    objects: int
-    bytes: int
-    """Of their inputs, as far as sizes are known."""
-    unknown_sizes: int
-    """Inferences whose inputs have no known size."""
-    dead_letters: int
-    parked_events: int
-    held: int
-    """Further inferences, dead letters and parked events, which legal holds keep."""
-    undecided: int
-    """Inferences that a query by this filter shows and that stay: not all of their metadata or
-    predictions is indexed, and what is missing may say otherwise."""
-    oldest: datetime | None
-    newest: datetime | None
-    partial: bool
-    """Whether time ran out before everything was counted, so that there may be more."""
 
 
 class EstimatedUid(Shown):
@@ -473,7 +456,9 @@ async def _build_estimate(
     count = partial(losses.count_requested, connection, blobs, deadline=deadline)
     by_model = {models[part.model]: await count(models[part.model], part) for part in parts}
     beside = await losses.count_unattributed(connection, blobs, models, criteria, deadline)
-    total = sum(by_model.values(), beside)
+    total = beside
+    for loss in by_model.values():
+        total = total.add(**dict(loss))
     uids, last = uid_page.uids, uid_page.last
     all_exports = await losses.find_exports(connection, going, lists, deadline)
     return ErasureEstimate.show(
@@ -485,7 +470,7 @@ async def _build_estimate(
         models=[
             ModelErasureEstimate.show(loss, model_id=model_id)
             for model_id, loss in by_model.items()
-            if loss != Loss()
+            if loss != NO_LOSS
         ],
         not_found=not_found,
         uids=uids and [EstimatedUid(model_id=models[model], uid=uid) for model, uid in uids],

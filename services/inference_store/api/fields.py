@@ -50,8 +50,6 @@ def refuse_no_time(until: datetime | None, since: datetime | None) -> datetime |
 class Window(Body):
     """A half-open span of time: `from` is in it, `to` is not."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
     since: Received | None = Field(default=None, alias="from", examples=["2026-11-01T00:00:00Z"])
     until: Received | None = Field(default=None, alias="to", examples=["2026-12-01T00:00:00Z"])
 

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_store.export.formats import FORMATS
 from inference_store.inference.errors import RangeNotSatisfiable, TooLarge
+from inference_store.inference.json_text import read_object
 from inference_store.inference.layout import check_id
 
 JSON: Final = "application/json"
@@ -233,6 +234,7 @@ def exact_json(body: bytes) -> Any:
     try:
         return json.loads(
             body.decode("utf-8"),
+            object_pairs_hook=read_object,
             parse_float=Decimal,
             parse_int=_parse_integer,
             parse_constant=_refuse_constant,

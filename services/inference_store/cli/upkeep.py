@@ -7,7 +7,7 @@ import logging
 import ssl
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from inference_store.inference.nearest import counted
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.objects import Blobs
 from inference_store.operations import doctor
-from inference_store.operations.doctor import DoctorSettings, Report, Result, State, Subject, send
+from inference_store.operations.doctor import DoctorSettings, Result, State, Subject, send
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.stored_reports import FINAL, REPAIRS, Reconciliation
@@ -95,19 +95,19 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     except WrongSetting as wrong:
         remedy = "Fix it first: nothing else can be checked without settings."
         unreadable = [doctor.failed(line, remedy) for line in str(wrong).splitlines()]
-        report = Report([*unknown, Result("settings", unreadable)])
+        results = [*unknown, Result("settings", unreadable)]
         secrets = frozenset[str]()
     else:
         examined = asyncio.run(_examine(settings, arguments.deadline))
         sent = [_send(settings, arguments)] if arguments.send else []
-        report, secrets = Report([*unknown, *examined.results, *sent]), secrets_of(settings)
+        results, secrets = [*unknown, *examined, *sent], secrets_of(settings)
     # Texts of servers and libraries are not trusted.
     print(
         strike_out(
-            format_doctor_json(report) if arguments.json else format_doctor_text(report), secrets
+            format_doctor_json(results) if arguments.json else format_doctor_text(results), secrets
         )
     )
-    return _CODES[report.state]
+    return _CODES[doctor.find_worst(results)]
 
 
 def _read_settings() -> DoctorSettings:
@@ -120,7 +120,7 @@ def _read_settings() -> DoctorSettings:
     return settings
 
 
-async def _examine(settings: DoctorSettings, deadline: float) -> Report:
+async def _examine(settings: DoctorSettings, deadline: float) -> Sequence[Result]:
     # There are two retries, and all of them are within a check's deadline.
     seconds = min(settings.s3_timeout_seconds, deadline / 4)
     settings = settings.model_copy(update={"s3_timeout_seconds": seconds})
@@ -146,17 +146,17 @@ def _send(settings: DoctorSettings, arguments: argparse.Namespace) -> Result:
     return Result("send", send.run_steps(steps))
 
 
-def format_doctor_text(report: Report) -> str:
+def format_doctor_text(results: Sequence[Result]) -> str:
     """Format the report as text: a line for each finding, and below it what to do."""
     lines: list[str] = []
-    for result in report.results:
+    for result in results:
         for finding in result.findings:
             lines.append(f"{_MARKS[finding.state]} {result.name}: {finding.seen}")
             lines += [f"        → {finding.remedy}"] if finding.remedy else []
-    return "\n".join([*lines, "", f"Result: {report.state.value}."])
+    return "\n".join([*lines, "", f"Result: {doctor.find_worst(results).value}."])
 
 
-def format_doctor_json(report: Report) -> str:
+def format_doctor_json(results: Sequence[Result]) -> str:
     """Format the report as JSON: `{"state", "checks": [{"name", "state", "findings": [{"state",
     "seen", "remedy"}]}]}`"""
     checks = [
@@ -165,9 +165,10 @@ def format_doctor_json(report: Report) -> str:
             "state": result.state,
             "findings": [asdict(finding) for finding in result.findings],
         }
-        for result in report.results
+        for result in results
     ]
-    return json.dumps({"state": report.state, "checks": checks}, indent=2, ensure_ascii=False)
+    document = {"state": doctor.find_worst(results), "checks": checks}
+    return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 _PROGRESS_SECONDS = 5.0

@@ -89,12 +89,11 @@ async def link_entries(connection: AsyncConnection, *, limit: int) -> int:
     return len(links)
 
 
-async def measure_unlinked(connection: AsyncConnection) -> tuple[int, float]:
-    """Return how many entries have no number yet, and the age of the oldest in seconds."""
+async def measure_unlinked(connection: AsyncConnection) -> float:
+    """Return the age of the oldest entry that has no number yet, in seconds; 0 if all have."""
     age = func.extract("epoch", func.now() - func.min(audit.c.at))
-    query = select(func.count(), func.coalesce(age, 0)).where(audit.c.number.is_(None))
-    count, seconds = (await connection.execute(query)).one()
-    return count, max(0.0, float(seconds))
+    seconds = await connection.scalar(select(age).where(audit.c.number.is_(None)))
+    return max(0.0, float(seconds or 0))
 
 
 # `number`, `hash`, `cut`, `cut_hash`, `at`

@@ -227,13 +227,6 @@ async def remove_objects(connection: AsyncConnection, keys: Collection[str]) -> 
     await connection.execute(erasing_object.delete().where(among_keys(_HERE.storage_key, keys)))
 
 
-async def record_held_objects(connection: AsyncConnection, id: UUID, keys: Collection[str]) -> None:
-    """Count objects that stay because of a legal hold, and remove their names."""
-    await remove_objects(connection, keys)
-    counted = erasure.update().where(erasure.c.id == id)
-    await connection.execute(counted.values(held=erasure.c.held + len(keys)))
-
-
 _MARKS = 100_000
 
 

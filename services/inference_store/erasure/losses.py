@@ -9,7 +9,7 @@ unless its inference goes.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
@@ -45,6 +45,7 @@ from inference_store.erasure.requests import find_subject
 from inference_store.erasure.selection import RequestedPart
 from inference_store.index import registrations
 from inference_store.index.tables import inference, unsettled_event
+from inference_store.inference.field_docs import Stored
 from inference_store.objects import Blobs
 from inference_store.query.deadline import (
     Deadline,
@@ -59,40 +60,41 @@ from inference_store.query.deadline import (
 from inference_store.query.plan import count_matches, match_by_index
 from inference_store.query.preparation import build_query
 
-_SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")
-_BESIDE = ("dead_letters", "parked_events", "undecided")
+
+class Loss(Stored):
+    """What would go now. What legal holds keep is counted in `held` alone."""
+
+    inferences: int
+    objects: int
+    bytes: int
+    """Of their inputs, as far as sizes are known."""
+    unknown_sizes: int
+    """Inferences whose inputs have no known size."""
+    dead_letters: int
+    parked_events: int
+    held: int
+    """Further inferences, dead letters and parked events, which legal holds keep."""
+    undecided: int
+    """Inferences that a query by this filter shows and that stay: not all of their metadata or
+    predictions is indexed, and what is missing may say otherwise."""
+    oldest: datetime | None
+    newest: datetime | None
+    partial: bool
+    """Whether time ran out before everything was counted, so that there may be more."""
+
+    def add(self, **counts: Any) -> "Loss":
+        """Return it with these added to the counts; the ends of two times are wider, and what is
+        partial stays so."""
+        ends = [self.oldest, self.newest, counts.pop("oldest", None), counts.pop("newest", None)]
+        times = [at for at in ends if at is not None]
+        is_partial = self.partial or counts.pop("partial", False)
+        values = {name: getattr(self, name) + int(count) for name, count in counts.items()}
+        values |= {"oldest": min(times, default=None), "newest": max(times, default=None)}
+        return self.model_copy(update=values | {"partial": is_partial})
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Counts of what would go now, and when the oldest and the newest of it were received; what
-    holds protect is counted in `held` alone.
-
-    `bytes`: of inputs whose size is known. `undecided`: inferences that a query by the filter
-    shows and that stay. `partial`: time was over before all was looked at.
-    """
-
-    inferences: int = 0
-    objects: int = 0
-    bytes: int = 0
-    unknown_sizes: int = 0
-    dead_letters: int = 0
-    parked_events: int = 0
-    held: int = 0
-    undecided: int = 0
-    oldest: datetime | None = None
-    newest: datetime | None = None
-    partial: bool = False
-
-    def __add__(self, other: "Loss") -> "Loss":
-        ends = [at for of in (self, other) for at in (of.oldest, of.newest) if at is not None]
-        names = (*_SUMMED, *_BESIDE)
-        return Loss(
-            **{name: getattr(self, name) + getattr(other, name) for name in names},
-            oldest=min(ends, default=None),
-            newest=max(ends, default=None),
-            partial=self.partial or other.partial,
-        )
+_ZEROS: Final[Mapping[str, Any]] = dict.fromkeys(Loss.model_fields, 0)
+NO_LOSS: Final = Loss(**{**_ZEROS, "oldest": None, "newest": None, "partial": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +152,6 @@ def count_loss(rows: FromClause, part: ErasureScope) -> Mapping[str, ColumnEleme
     }
 
 
-def read_loss(row: Mapping[str, Any], prefix: str = "") -> Loss:
-    """Return the counts of a row; `prefix`: before the names of its columns."""
-    sums: dict[str, Any] = {name: int(row[f"{prefix}{name}"]) for name in _SUMMED}
-    return Loss(**sums, oldest=row[f"{prefix}oldest"], newest=row[f"{prefix}newest"])
-
-
 def list_requested(requested: RequestedPart) -> Going:
     """Return what an erasure by criteria would erase of a model."""
     query = requested.query
@@ -181,7 +177,7 @@ def _select_matching(
 async def count_held(connection: AsyncConnection, hold: Hold, *, seconds: float) -> Loss:
     """Count what a hold keeps from going: what it matches now, in force or not, as far as time
     allows. Raises HoldUnreadable."""
-    deadline, loss = Deadline.after(seconds), Loss()
+    deadline, loss = Deadline.after(seconds), NO_LOSS
     every = await registrations.every_model(connection) if hold.model is None else [hold.model]
     try:
         for model in every:
@@ -189,9 +185,9 @@ async def count_held(connection: AsyncConnection, hold: Hold, *, seconds: float)
             for piece in await find_pieces_of(connection, where, newest_first=True):
                 matches = await build_hold_condition(connection, hold, piece)
                 rows = _select_matching(piece, matches, held=false())
-                loss += await _count_piece(connection, rows, deadline)
+                loss = loss.add(**await _count_piece(connection, rows, deadline))
     except OutOfTime:
-        return replace(loss, partial=True)
+        return loss.add(partial=True)
     return loss
 
 
@@ -204,7 +200,7 @@ async def count_requested(
 ) -> Loss:
     """Count what an erasure would erase of a model, the newest inferences first. Raises
     ObjectStoreUnavailable."""
-    going, loss = list_requested(requested), Loss()
+    going, loss = list_requested(requested), NO_LOSS
     where = range_of_time(requested.model, None, None)
     about, of_model = [requested.predicate], unsettled_event.c.model_id == model_id
     try:
@@ -212,30 +208,30 @@ async def count_requested(
             connection, going.scan_range, newest_first=True, closed=True
         ):
             rows = await going.find(connection, piece)
-            loss += await _count_piece(connection, rows, deadline, large=going.large)
+            loss = loss.add(**await _count_piece(connection, rows, deadline, large=going.large))
         doubts = await build_query(connection, where, about, matches="doubtful")
         if not doubts.nothing:
             for piece in await find_pieces_of(connection, doubts.scan_range, newest_first=True):
                 counting = count_matches(match_by_index(doubts, piece))
                 [row] = await fetch(connection, counting, deadline, large=doubts.large)
-                loss += Loss(undecided=row.matches)
+                loss = loss.add(undecided=row.matches)
         pages = quarantine.iterate_pages(lambda: nullcontext(connection), of_model, blobs.buckets)
         async for events in pages:
             if deadline.is_over:
                 raise deadline.make_error()
-            loss += await _count_page(connection, blobs, requested, events, deadline)
+            loss = loss.add(**await _count_page(connection, blobs, requested, events, deadline))
     except OutOfTime:
-        return replace(loss, partial=True)
+        return loss.add(partial=True)
     return loss
 
 
 async def _count_piece(
     connection: AsyncConnection, rows: FromClause, deadline: Deadline, *, large: bool = False
-) -> Loss:
+) -> Mapping[str, Any]:
     losing = count_loss(rows, "inference")
     query = select(*(column.label(name) for name, column in losing.items()))
     [row] = await fetch(connection, query, deadline, large=large)
-    return read_loss(row._asdict())
+    return dict(row._mapping)
 
 
 async def _count_page(
@@ -244,7 +240,7 @@ async def _count_page(
     requested: RequestedPart,
     events: Sequence[QuarantinedEvent],
     deadline: Deadline,
-) -> Loss:
+) -> Mapping[str, int]:
     subject, model = find_subject(requested.criteria), requested.model
     current_holds = await holds.list_in_force(connection, [model])
     going = await _find_going(connection, list_requested(requested), events, deadline)
@@ -263,9 +259,9 @@ async def _count_page(
     return _count_events(*split)
 
 
-def _count_events(free: Sequence[QuarantinedEvent], held: Sequence[HeldRow]) -> Loss:
+def _count_events(free: Sequence[QuarantinedEvent], held: Sequence[HeldRow]) -> Mapping[str, int]:
     parked = sum(quarantined.is_parked for quarantined in free)
-    return Loss(dead_letters=len(free) - parked, parked_events=parked, held=len(held))
+    return {"dead_letters": len(free) - parked, "parked_events": parked, "held": len(held)}
 
 
 async def _find_going(
@@ -294,13 +290,14 @@ async def count_unattributed(
     deadline: Deadline,
 ) -> Loss:
     """Return how many go beside those of the erasure's models. Raises ObjectStoreUnavailable."""
-    model_ids, loss = models.values(), Loss()
+    model_ids, loss = models.values(), NO_LOSS
     about = (lambda: nullcontext(connection), blobs, criteria, model_ids)
     beside = quarantine.match_unattributed(criteria, model_ids)
     async for events in quarantine.iterate_mentions(*about, beside):
-        loss += _count_events(*await quarantine.split_by_hold(connection, events, model=None))
+        split = await quarantine.split_by_hold(connection, events, model=None)
+        loss = loss.add(**_count_events(*split))
         if deadline.is_over:
-            return replace(loss, partial=True)
+            return loss.add(partial=True)
     return loss
 
 
@@ -395,21 +392,11 @@ async def find_exports(
             async for export, uids in lists.walk(connection, where.model, where.lo, where.hi):
                 end = UUID(int=min(uids[-1].int + 1, where.hi.int))
                 pieces = cut_range(where.clip(uids[0], end), ranges, newest_first=False)
-                if await _has_any(connection, going, pieces, uids, deadline):
-                    lists.exports.add(export)
+                for piece in pieces:
+                    found = await going.fetch_uids(connection, piece, deadline, among=uids, limit=1)
+                    if found:
+                        lists.exports.add(export)
+                        break
     except OutOfTime:
         return False
     return True
-
-
-async def _has_any(
-    connection: AsyncConnection,
-    going: Going,
-    pieces: Sequence[ScanRange],
-    uids: Sequence[UUID],
-    deadline: Deadline,
-) -> bool:
-    for piece in pieces:
-        if await going.fetch_uids(connection, piece, deadline, among=uids, limit=1):
-            return True
-    return False

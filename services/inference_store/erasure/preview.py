@@ -33,12 +33,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.losses import (
+    NO_LOSS,
     Going,
     Loss,
     MemberLists,
     count_loss,
     find_exports,
-    read_loss,
 )
 from inference_store.erasure.policies import (
     SCOPES,
@@ -71,7 +71,7 @@ from inference_store.query.deadline import (
 class Preview:
     """The counts and examples of what would be deleted."""
 
-    parts: dict[ErasureScope, Loss] = field(default_factory=lambda: {s: Loss() for s in SCOPES})
+    parts: dict[ErasureScope, Loss] = field(default_factory=lambda: dict.fromkeys(SCOPES, NO_LOSS))
     fresh: int = 0
     """How many lose something that what is in force now would not take today."""
     examples: list[tuple[str, EffectiveRule | None, Any]] = field(default_factory=list)
@@ -173,7 +173,8 @@ async def _preview_model(
         rows = await going.find(connection, piece)
         [counted] = await fetch(connection, _select_counts(rows), deadline)
         for scope in SCOPES:
-            preview.parts[scope] += read_loss(counted._asdict(), f"{scope}_")
+            named = {name: counted._mapping[f"{scope}_{name}"] for name in count_loss(rows, scope)}
+            preview.parts[scope] = preview.parts[scope].add(**named)
         preview.fresh += counted.fresh
         if missing := EXAMPLES - len(preview.examples):
             for row in await fetch(connection, _select_examples(rows, missing), deadline):

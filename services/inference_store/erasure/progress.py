@@ -299,6 +299,7 @@ async def add_erased(
     objects: int = 0,
     versions: int = 0,
     bytes: int = 0,
+    held: int = 0,
     table_rows: Mapping[str, int] | None = None,
     received: tuple[datetime, datetime] | None = None,
 ) -> None:
@@ -309,6 +310,7 @@ async def add_erased(
         "objects": here.objects + objects,
         "versions": here.versions + versions,
         "bytes": here.bytes + bytes,
+        "held": here.held + held,
     }
     if table_rows:
         # one writer: the service that leads

@@ -386,11 +386,14 @@ async def naming_nearest_models(
         raise await refuse_model(connection, model_id, within) from None
 
 
-async def refuse_model(connection: AsyncConnection, model_id: str, within: AccessScope) -> NotFound:
+async def refuse_model(
+    connection: AsyncConnection, model_id: str, within: AccessScope, *, at: str | None = None
+) -> NotFound:
     """Return the error for a model that is not within the scope, with the nearest ids that are.
+    `at`: the field that names it.
 
     Its words are the same whether or not the model exists outside the scope.
     """
     model_ids = await list_ids(connection, within=within, limit=MOST_COMPARED)
     near = nearest(model_id, model_ids, limit=_MOST_NAMED)
-    return NotFound(f"There is no model {model_id!r}.{suggest(near)}")
+    return NotFound(f"There is no model {model_id!r}.{suggest(near)}", at=at)

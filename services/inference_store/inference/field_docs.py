@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue, SkipJsonSchema
 from pydantic_core import CoreSchema
 
-from inference_store.inference.json_text import storable
+from inference_store.inference.json_text import RepeatedNames, storable
 from inference_store.inference.metadata import MetadataCaps
 from inference_store.inference.metadata.values import read_timestamp
 
@@ -118,6 +118,8 @@ class Body(DocumentedModel):
         # Each unknown one would be a fault of its own, and costs more than reading it.
         if isinstance(value, dict) and len(value) > _MOST_FIELDS:
             raise ValueError(f"it must have at most {_MOST_FIELDS} fields")
+        if isinstance(value, RepeatedNames):
+            raise WrongField(value.names[0][:256], "it is given more than once: give it once")
         return value
 
 

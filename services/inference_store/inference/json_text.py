@@ -161,7 +161,8 @@ def exact(text: str, *, digits: int, exponent: int) -> Decimal | None:
     return Decimal(text)
 
 
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def read_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Return the object of these members, with repeated names noticed (`RepeatedNames`)."""
     members = dict(pairs)
     if len(members) == len(pairs):
         return members
@@ -193,7 +194,7 @@ def _describe_error(exc: json.JSONDecodeError) -> str:
 _number: Callable[[str], Number] = Number
 # strict=False: a raw control character in a string is kept, not refused.
 _EXACT: Final = json.JSONDecoder(
-    object_pairs_hook=_object,
+    object_pairs_hook=read_object,
     parse_float=_number,
     parse_int=_number,
     parse_constant=_number,

@@ -13,7 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index import partitions
+from inference_store.index import accounting, partitions
 from inference_store.index.accounting import LogEnd, PartitionId, store_ends
 from inference_store.index.database import (
     PostgresUnavailable,
@@ -277,7 +277,7 @@ class Watch:
     async def _read_postgres(self) -> None:
         async with self._engine.connect() as connection:
             totals = await figures.read_accounting(connection)
-            partitions = await figures.read_partitions(connection)
+            partitions, ahead_seconds = await figures.read_partitions(connection)
         self._parked = totals.parked_record_time
         for outcome, count in totals.counts.items():
             metrics.BOOKS.labels(outcome.value).set(count)
@@ -285,18 +285,18 @@ class Watch:
         metrics.DEAD_OPEN.set(totals.dead_letters_open)
         metrics.PARKED.set(totals.parked)
         metrics.PARKED_OLDEST.set(totals.parked_oldest_seconds)
-        metrics.PARTITIONS.set(partitions.count)
-        metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
+        metrics.PARTITIONS.set(partitions)
+        metrics.PARTITIONS_AHEAD.set(ahead_seconds)
 
     async def _read_producers(self) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._producers_at + _PRODUCERS_SECONDS:
             return
         async with self._engine.connect() as connection:
-            producers = await figures.read_producers(connection)
-        for state, count in producers.states.items():
+            states = await accounting.count_producer_states(connection)
+            metrics.PRODUCERS_OPEN.set(await figures.count_open_producers(connection))
+        for state, count in states.items():
             metrics.PRODUCERS.labels(state).set(count)
-        metrics.PRODUCERS_OPEN.set(producers.open)
         self._producers_at = now
 
     async def _end_stalled(self) -> None:

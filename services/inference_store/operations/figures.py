@@ -21,7 +21,6 @@ from inference_store.index.tables import (
     erasure_held,
     hold,
     kafka_partition,
-    reconciliation,
     retention_run,
     unsettled_event,
 )
@@ -71,35 +70,18 @@ async def read_accounting(connection: AsyncConnection) -> AccountingFigures:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerFigures:
-    """The number of producers in each state, and of those whose accounts do not close."""
-
-    states: Mapping[str, int]
-    open: int
+async def count_open_producers(connection: AsyncConnection) -> int:
+    """Count those of the producers that miss most whose accounts do not close: this adds up their
+    sequences."""
+    return sum(not account.closes for account in await accounting.list_producers(connection))
 
 
-async def read_producers(connection: AsyncConnection) -> ProducerFigures:
-    """Read the states, and the accounts of those that miss most: this adds up their sequences."""
-    states = await accounting.count_producer_states(connection)
-    accounts = await accounting.list_producers(connection)
-    return ProducerFigures(states, sum(not account.closes for account in accounts))
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFigures:
-    """The time partitions that the tables are partitioned by."""
-
-    count: int
-    # how far ahead there are partitions, without a hole; 0 if there is none for now
-    ahead_seconds: float
-
-
-async def read_partitions(connection: AsyncConnection) -> PartitionFigures:
-    """Read the catalogue."""
+async def read_partitions(connection: AsyncConnection) -> tuple[int, float]:
+    """Return how many time partitions there are, and for how many seconds from now on without a
+    hole; 0 if there is none for now."""
     partitions, now = await list_partitions(connection), datetime.now(UTC)
     ahead = TimePartitions(partitions).find_end(now) - now
-    return PartitionFigures(len(partitions), ahead.total_seconds())
+    return len(partitions), ahead.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,35 +121,12 @@ async def read_retention(connection: AsyncConnection) -> RetentionFigures:
             min((row[2] for row in rows if row[0] not in _HELD_STATES), default=None)
         ),
         last_run=await connection.scalar(ended),
-        audit_unlinked_seconds=(await audit_chain.measure_unlinked(connection))[1],
+        audit_unlinked_seconds=await audit_chain.measure_unlinked(connection),
         holds=int(await connection.scalar(in_force) or 0),
         held=int(await connection.scalar(held) or 0),
         exports=unwritten,
         exports_waiting=waiting,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ReconciliationFigures:
-    """The findings of the newest full reconciliation, and when it ended."""
-
-    counts: Mapping[str, int]
-    # how many inferences more the index has than the offset accounting
-    difference: int
-    ended: datetime
-
-
-async def read_reconciliation(connection: AsyncConnection) -> ReconciliationFigures | None:
-    """Read the newest one, whoever made it; None if there is none. One of a single model says
-    nothing about the others."""
-    here = reconciliation.c
-    query = select(here.counts, here.books, here.finished_at)
-    query = query.where(here.state == "done", here.model_id.is_(None))
-    row = (await connection.execute(query.order_by(here.finished_at.desc()).limit(1))).first()
-    if row is None:
-        return None
-    difference = (row.books or {}).get("difference", 0)
-    return ReconciliationFigures(row.counts, difference, row.finished_at)
 
 
 def compute_age(since: datetime | None) -> float:

@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -65,7 +64,7 @@ async def erase_orphans(leader: Leader, erasure: Erasure, *, seconds: float) -> 
             del leader.orphans[erasure.id]
             async with leader.engine.begin() as connection:
                 # a failed erasure gathers them again
-                await owned.remove_names(connection, parse_report(erasure))
+                await owned.remove_names(connection, orphans.parse_report(erasure))
             await conclude(leader, erasure, error=progress.error)
             return True
     return False
@@ -78,9 +77,10 @@ async def _gather_names(leader: Leader, erasure: Erasure, progress: OrphanProgre
         # in the fence: a lower number may become visible after a higher one
         await fence_exclusive(connection)
         newest = await owned.find_newest(connection)
+    report = orphans.parse_report(erasure)
     async with leader.engine.begin() as connection:
-        await orphans.ensure_report(connection, parse_report(erasure))
-        await owned.store_names(connection, parse_report(erasure), leader.blobs.buckets)
+        await orphans.ensure_report(connection, report)
+        await owned.store_names(connection, report, leader.blobs.buckets)
     progress.seen = newest
     progress.gathered = True
 
@@ -101,20 +101,19 @@ async def _step(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> b
 
 
 async def _name_next(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> bool:
-    report = parse_report(erasure)
     async with leader.engine.begin() as connection:
         if not await advance_erasure(connection, erasure.id, "marking"):
             return True
+        report = orphans.parse_report(erasure)
         keys = await orphans.find_following(connection, report, after=progress.after)
         if not keys:
             return False
-        judged = await orphans.judge(connection, report, keys)
-        await _release(connection, erasure, keys, judged)
+        doomed = await _judge(connection, erasure, keys)
     failpoint("orphans.batch.before")
-    if not judged.doomed:
+    if not doomed:
         progress.after = keys[-1]
         return True
-    body = {"erasure": str(erasure.id), "storage_keys": judged.doomed}
+    body = {"erasure": str(erasure.id), "storage_keys": doomed}
     if not await leader.ledger.write("erasure_batch", body, actor=ACTOR):
         progress.after = keys[-1]  # another erasure has named them all
     failpoint("orphans.batch.after")
@@ -128,7 +127,6 @@ async def _claim(
 
     A hold or an event that comes before the fence is released keeps its own.
     """
-    report = parse_report(erasure)
     async with leader.engine.connect() as connection:
         claimed = await find_claimed_objects(connection, keys)
     # those that were deleted before a crash; the certificate must name them too
@@ -137,29 +135,22 @@ async def _claim(
     existing = [key for key in keys if key not in gone]
     async with leader.engine.begin() as connection:
         await fence_exclusive(connection)
-        progress.seen = await owned.store_names(
-            connection, report, leader.blobs.buckets, after=progress.seen
-        )
-        judged = await orphans.judge(connection, report, existing)
-        await _release(connection, erasure, existing, judged)
-        doomed = sorted([*judged.doomed, *gone])
+        report, buckets = orphans.parse_report(erasure), leader.blobs.buckets
+        progress.seen = await owned.store_names(connection, report, buckets, after=progress.seen)
+        doomed = sorted([*await _judge(connection, erasure, existing), *gone])
         if not doomed or not await begin_deleting(connection, erasure.id):
             return []
         await batches.claim_objects(connection, doomed)
     return doomed
 
 
-async def _release(
-    connection: AsyncConnection,
-    erasure: Erasure,
-    keys: Collection[str],
-    judged: orphans.Judgement,
-) -> None:
-    unused = set(keys) - set(judged.doomed) - set(judged.held)
-    await batches.remove_objects(connection, unused)
-    await batches.record_held_objects(connection, erasure.id, judged.held)
-    await orphans.record_state(connection, parse_report(erasure), unused, "kept")
-    await orphans.record_state(connection, parse_report(erasure), judged.held, "held")
+async def _judge(connection: AsyncConnection, erasure: Erasure, keys: Collection[str]) -> list[str]:
+    """Return those that are still orphans and that no hold protects; settle the others."""
+    doomed, held = await orphans.judge(connection, orphans.parse_report(erasure), keys)
+    await orphans.settle(connection, erasure, set(keys).difference(doomed, held), "kept")
+    await orphans.settle(connection, erasure, held, "held")
+    await add_erased(connection, erasure.id, held=len(held))
+    return doomed
 
 
 async def _measure_aged(leader: Leader, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
@@ -176,11 +167,8 @@ async def _measure_aged(leader: Leader, erasure: Erasure, keys: Sequence[str]) -
         for key, (size, at) in inspected.items()
         if at is None or owned.is_older(at, before)
     }
-    young = set(keys) - set(old)
-    if young:
-        async with leader.engine.begin() as connection:
-            await batches.remove_objects(connection, young)
-            await orphans.record_state(connection, parse_report(erasure), young, "kept")
+    async with leader.engine.begin() as connection:
+        await orphans.settle(connection, erasure, set(keys) - set(old), "kept")
     return old
 
 
@@ -192,15 +180,14 @@ async def _erase(
     progress.error = progress.error or format_failures(faults)
     blocked = {fault.key for fault in faults}
     gone = [key for key in sorted(sizes) if parse_stored(key) not in blocked]
-    objects, report = [parse_stored(key) for key in gone], parse_report(erasure)
+    objects = [parse_stored(key) for key in gone]
     failpoint("orphans.forget.before")
     with stage(STEP_SECONDS, "forget"):
         if gone:
             size = deleted.bytes or sum(sizes[key] for key in gone)
             count, versions = len(gone), deleted.versions
             async with leader.engine.begin() as connection:
-                await batches.remove_objects(connection, gone)
-                await orphans.record_state(connection, report, gone, "erased")
+                await orphans.settle(connection, erasure, gone, "erased")
                 await add_erased(
                     connection, erasure.id, objects=count, versions=versions, bytes=size
                 )
@@ -229,8 +216,3 @@ def _inspect_objects(blobs: Blobs, keys: Sequence[str]) -> dict[str, tuple[int, 
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="orphans") as executor:
         return dict(zip(keys, executor.map(inspect, keys), strict=True))
-
-
-def parse_report(erasure: Erasure) -> UUID:
-    """Return the id of the report."""
-    return UUID((erasure.asked or {})["report"])

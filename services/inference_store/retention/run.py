@@ -32,7 +32,7 @@ from inference_store.inference.errors import ObjectStoreUnavailable, StoreError,
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
 from inference_store.operations import figures
-from inference_store.operations.reconcile.stored_reports import FINAL
+from inference_store.operations.reconcile import stored_reports
 from inference_store.platform import metrics, traces
 from inference_store.platform.admin_port import AdminApp
 from inference_store.platform.backoff import Backoff, Stopped, pause
@@ -180,14 +180,14 @@ async def reconcile(leader: Leader) -> None:
             return
         until = time.monotonic() + _RECONCILING_SECONDS
         try:
-            while reconciliation.state not in FINAL and time.monotonic() < until:
+            while reconciliation.state not in stored_reports.FINAL and time.monotonic() < until:
                 await leader.check.confirm_step()
                 step = leader.reconciler.step(reconciliation)
                 reconciliation = await leader.check.unless_stopped(step)
         except ObjectStoreUnavailable as error:
             count_failure("object_store")
             _log.warning("away", action="reconcile_waits", error=str(error)[:500])
-        if reconciliation.state in FINAL:
+        if reconciliation.state in stored_reports.FINAL:
             metrics.RECONCILIATIONS.labels(reconciliation.state).inc()
 
 
@@ -348,11 +348,12 @@ async def _set_gauges(connection: AsyncConnection) -> None:
         metrics.ERASURES.labels(state).set(count)
     if deletion.last_run is not None:
         metrics.LAST_RUN.set(deletion.last_run.timestamp())
-    if (reconciled := await figures.read_reconciliation(connection)) is not None:
-        metrics.LAST_RECONCILIATION.set(reconciled.ended.timestamp())
-        metrics.RECONCILED.labels("difference").set(reconciled.difference)
+    reconciled = await stored_reports.find_newest(connection)
+    if reconciled is not None and reconciled.finished_at is not None:
+        metrics.LAST_RECONCILIATION.set(reconciled.finished_at.timestamp())
+        metrics.RECONCILED.labels("difference").set((reconciled.books or {}).get("difference", 0))
         for name in _FOUND:
-            metrics.RECONCILED.labels(name).set(reconciled.counts.get(name, 0))
+            metrics.RECONCILED.labels(name).set(reconciled.count(name))
 
 
 # How often requested runs and erasures are looked for.

@@ -63,7 +63,8 @@ async def test_pages_of_models_are_sorted(api: Api) -> None:
     for path in (_QUERY, _COUNT):
         await api.ask(path, {"project_id": "p", "model_ids": ["a"]}, status=422)
         await api.ask(path, {"model_ids": []}, status=422)
-        await api.ask(path, {"model_ids": ["a", "nobody"]}, status=404)
+        problem = await api.ask(path, {"model_ids": ["a", "nobody"]}, status=404)
+        assert [fault["path"] for fault in problem["errors"]] == ["model_ids[1]"]
         await api.ask(path, {"project_id": "nothing"}, status=404)
     descending = ["b3", "a3", "b2", "a2", "b1", "a1", "b0", "a0", "c3", "c2", "c1", "c0"]
     ids, pages = await _read_pages(api, sort="-rank", limit=5)

@@ -37,6 +37,8 @@ REFUSED: dict[str, tuple[str | bytes, str, str]] = {
     "limit": ('{"limit": 1001}', _INVALID, "limit"),
     "text for a number": ('{"limit": "5"}', _INVALID, "limit"),
     "time": ('{"received_at": {"from": "now"}}', _INVALID, "received_at.from"),
+    "a time by its column": ('{"received_at": {"since": null}}', _INVALID, "received_at.since"),
+    "given twice": ('{"received_at": {"to": 1, "to": null}}', _INVALID, "received_at.to"),
     "surrogate": ('{"data_hash": "\\ud800"}', _INVALID, "data_hash"),
     "unknown key": (
         _filter("eq", "1").replace('"k"', '"kk"'),

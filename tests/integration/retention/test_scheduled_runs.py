@@ -30,6 +30,7 @@ from inference_store.index.tables import (
 )
 from inference_store.objects import Blobs
 from inference_store.operations import figures
+from inference_store.operations.reconcile import stored_reports
 from inference_store.operations.reconcile.reconciler import count_against_accounting
 from inference_store.platform.metrics import AUDIT_UNLINKED, LAST_RECONCILIATION, PRUNED, RECONCILED
 from inference_store.platform.settings import RetentionSettings
@@ -309,7 +310,7 @@ async def _insert_comparison(engine: AsyncEngine, hours: float, **values: Any) -
 async def test_a_leader_shows_what_another_found(
     engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
-    assert await transact(engine, figures.read_reconciliation) is None
+    assert await transact(engine, stored_reports.find_newest) is None
     await _insert_comparison(
         engine, 9, counts={"orphans": 7, "missing": 2}, books={"difference": 3}
     )

@@ -1,12 +1,11 @@
 """The list of all checks, in the order in which they are reported."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import certificates, policies
 from inference_store.erasure.ledger import Ledger
@@ -50,7 +49,13 @@ async def check_postgres(subject: Subject) -> list[Finding]:
             version, standby, read_only, most = (await connection.execute(_SERVER)).one()
     except (DBAPIError, OSError) as error:
         return [_describe_failure(cause_of(error))]
-    findings = [_check_version(version)]
+    seen = f"Postgres {version}"
+    if version < _OLDEST:
+        findings = [failed(seen, f"Upgrade it to {_OLDEST} or newer.")]
+    elif version > _NEWEST:
+        findings = [warning(seen, f"Not tested yet: versions {_OLDEST} to {_NEWEST} are.")]
+    else:
+        findings = [ok(seen)]
     if standby or read_only:
         seen = "it is a standby" if standby else "its transactions are read-only"
         findings.append(
@@ -83,15 +88,6 @@ def _describe_failure(cause: BaseException) -> Finding:
         f"Postgres does not answer: {message}",
         "Is it running, and is INFERENCE_STORE_POSTGRES_DSN its address as seen from here?",
     )
-
-
-def _check_version(version: int) -> Finding:
-    seen = f"Postgres {version}"
-    if version < _OLDEST:
-        return failed(seen, f"Upgrade it to {_OLDEST} or newer.")
-    if version > _NEWEST:
-        return warning(seen, f"Not tested yet: versions {_OLDEST} to {_NEWEST} are.")
-    return ok(seen)
 
 
 async def check_migrations(subject: Subject) -> list[Finding]:
@@ -196,25 +192,20 @@ async def check_certificates(subject: Subject) -> list[Finding]:
     except WrongSetting as error:
         return [failed(str(error), "Until then no retention service starts.")]
     async with subject.engine.connect() as connection:
-        problems = [problem async for problem in _find_problems(connection, keys)]
+        public_keys = await certificates.find_public_keys(connection)
+        waiting = len(await list_uncertified(connection))
         signed = await certificates.count_certificates(connection)
+    newest, problems = public_keys[-1].id if public_keys else None, list[Finding]()
+    if keys and newest is not None and newest not in keys:
+        seen = f"the chain's newest key is {newest}, which is not among those given"
+        problems.append(failed(seen, _GIVE))
+    if waiting:
+        seen = f"{counted(waiting, 'erasure waits', 'erasures wait')} for a certificate"
+        remedy = "The retention service's log says why (`chain_apart`, `certificate_waits`)."
+        problems.append(warning(seen, remedy))
     if not (problems or keys or signed):
         return [warning("no key: erasures end without a certificate", _MAKE)]
     return problems or [ok(counted(signed, "certificate"))]
-
-
-async def _find_problems(
-    connection: AsyncConnection, keys: Sequence[str]
-) -> AsyncIterator[Finding]:
-    public_keys = await certificates.find_public_keys(connection)
-    newest = public_keys[-1].id if public_keys else None
-    if keys and newest is not None and newest not in keys:
-        yield failed(f"the chain's newest key is {newest}, which is not among those given", _GIVE)
-    if waiting := len(await list_uncertified(connection)):
-        yield warning(
-            f"{counted(waiting, 'erasure waits', 'erasures wait')} for a certificate",
-            "The retention service's log says why (`chain_apart`, `certificate_waits`).",
-        )
 
 
 # A Date header has whole seconds, and an answer takes its time.
@@ -296,9 +287,9 @@ async def check_accounting(subject: Subject) -> list[Finding]:
     """Check that the offset accounting closes, and that nothing waits for an operator."""
     async with subject.engine.connect() as connection:
         current = await figures.read_accounting(connection)
-        producers = await figures.read_producers(connection)
+        open_producers = await figures.count_open_producers(connection)
     total = sum(current.counts.values())
-    return list(_judge_accounting(current, producers)) or [
+    return list(_judge_accounting(current, open_producers)) or [
         ok(f"{counted(total, 'offset')}, each in exactly one state")
     ]
 
@@ -310,13 +301,9 @@ async def check_retention(subject: Subject) -> list[Finding]:
         retention_figures = await figures.read_retention(connection)
         has_policies = bool(await policies.find_effective_policies(connection))
     problems = list(_judge_erasures(retention_figures))
-    late = figures.compute_age(retention_figures.last_run) > max(3 * interval, 3600)
-    if has_policies and (retention_figures.last_run is None or late):
-        when = (
-            "never"
-            if retention_figures.last_run is None
-            else f"last at {retention_figures.last_run:%Y-%m-%d %H:%M} UTC"
-        )
+    last = retention_figures.last_run
+    if has_policies and (last is None or figures.compute_age(last) > max(3 * interval, 3600)):
+        when = "never" if last is None else f"last at {last:%Y-%m-%d %H:%M} UTC"
         remedy = "Is `inference-store retention` running? Its /health/ready says what it lacks."
         problems.append(warning(f"a run has ended well {when}", remedy))
     return problems or [ok(f"{retention_figures.marked} marked, nothing left over")]
@@ -365,31 +352,16 @@ CHECKS: Sequence[Check] = (
     Check("postgres clock", "Its clock agrees with ours.", check_postgres_clock, ("postgres",)),
     Check("migrations", "The tables are this version's.", check_migrations, ("postgres",)),
     Check("partitions", "Partitions are made ahead.", check_partitions, ("migrations",)),
-    Check(
-        "books",
-        "The books close; little waits or is dead.",
-        check_accounting,
-        ("migrations",),
-    ),
+    Check("books", "The books close; little waits or is dead.", check_accounting, ("migrations",)),
     Check("retention", "Policies are carried out.", check_retention, ("migrations",)),
     Check("token", "API_TOKEN is unset once there are keys.", check_token, ("migrations",)),
     Check("links", "A presigned link does not outlive its input.", check_links, ("migrations",)),
     Check("kafka", "Kafka answers, and is 3 or newer.", send.check_kafka),
     Check("topic", "The topic is there and keeps what it is given.", send.check_topic, ("kafka",)),
     Check("lag", "Ingesters keep up.", send.check_lag, ("topic", "migrations")),
-    Check(
-        "certificates",
-        "Erasures end with one.",
-        check_certificates,
-        ("migrations",),
-    ),
+    Check("certificates", "Erasures end with one.", check_certificates, ("migrations",)),
     Check("bucket", "Each bucket is there; what is deleted is gone.", check_buckets),
-    Check(
-        "ledger",
-        "Bucket and Postgres are of one time.",
-        check_ledger,
-        ("migrations", "bucket"),
-    ),
+    Check("ledger", "Bucket and Postgres are of one time.", check_ledger, ("migrations", "bucket")),
     Check("object store clock", "Its clock agrees with ours.", check_object_store_clock),
 )
 
@@ -397,17 +369,15 @@ CHECKS: Sequence[Check] = (
 _LETTERS = "GET /v1/dead-letters tells why; fix the cause, then redrive or discard them."
 
 
-def _judge_accounting(
-    current: figures.AccountingFigures, producers: figures.ProducerFigures
-) -> Iterator[Finding]:
+def _judge_accounting(current: figures.AccountingFigures, open_producers: int) -> Iterator[Finding]:
     if current.open_partitions:
         yield failed(
             f"the books of {counted(current.open_partitions, 'partition')} do not close",
             "This should never happen: report it as a bug, with the answer of GET /v1/accounting.",
         )
-    if producers.open:
+    if open_producers:
         yield warning(
-            f"captures of {counted(producers.open, 'producer')} are missing",
+            f"captures of {counted(open_producers, 'producer')} are missing",
             "GET /v1/accounting says whose, and how many. While ingesters lag they may be in Kafka,"
             " and a spool is emptied by the next proxy; the rest was lost.",
         )

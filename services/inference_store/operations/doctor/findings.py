@@ -87,35 +87,23 @@ class Result:
     @property
     def state(self) -> State:
         """The worst of its findings."""
-        return _find_worst(finding.state for finding in self.findings)
+        return find_worst(self.findings)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The results of all checks."""
-
-    results: Sequence[Result]
-
-    @property
-    def state(self) -> State:
-        """The worst of all."""
-        return _find_worst(result.state for result in self.results)
-
-
-def _find_worst(states: Iterable[State]) -> State:
-    order = list(State)
-    return max(states, key=order.index, default=State.OK)
+def find_worst(of: Iterable[Finding | Result]) -> State:
+    """Return the worst of their states."""
+    return max((each.state for each in of), key=list(State).index, default=State.OK)
 
 
 async def examine(
     checks: Sequence[Check], subject: Subject, *, deadline_seconds: float = 15.0
-) -> Report:
+) -> Sequence[Result]:
     """Return every check's result, in the order of the checks."""
     tasks: dict[str, asyncio.Task[Result]] = {}
     for check in checks:  # each comes after those that it needs
         work = _run_check(check, subject, dict(tasks), deadline_seconds)
         tasks[check.name] = asyncio.create_task(work)
-    return Report(await asyncio.gather(*tasks.values()))
+    return await asyncio.gather(*tasks.values())
 
 
 async def _run_check(

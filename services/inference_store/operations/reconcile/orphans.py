@@ -3,7 +3,6 @@ deletion."""
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Final
@@ -14,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
+from inference_store.erasure import batches
 from inference_store.erasure.batches import Body, describe_request
 from inference_store.erasure.holds import Hold, list_in_force
 from inference_store.erasure.ledger import Ledger
@@ -33,14 +33,6 @@ from . import owned, stored_reports
 FRESH: Final = timedelta(days=1)
 _BATCH = 1000
 _HERE = reconciliation_finding.c
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The objects that are still orphans, and those of them that a hold protects."""
-
-    doomed: list[str]
-    held: list[str]
 
 
 class OrphanEstimate(Stored):
@@ -97,15 +89,17 @@ async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) ->
     return describe_request(id, [], {"report": str(report), "before": before.isoformat()})
 
 
-async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]) -> Judgement:
-    """Return which of these nothing names now, and which of those holds in force protect.
+async def judge(
+    connection: AsyncConnection, report: UUID, keys: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return which of these are orphans, and further ones that a hold may protect.
 
     `report`: the report that the names of dead letters and parked events were stored for.
     """
     awaited = await owned.find_named(connection, report, sorted(keys))
     orphans = sorted(await owned.find_unknown(connection, set(keys) - awaited, objects=False))
     held = set(await _find_held(connection, orphans))
-    return Judgement([key for key in orphans if key not in held], sorted(held))
+    return [key for key in orphans if key not in held], sorted(held)
 
 
 async def _find_held(connection: AsyncConnection, keys: Sequence[str]) -> list[str]:
@@ -140,13 +134,19 @@ async def find_following(connection: AsyncConnection, report: UUID, *, after: st
     return [finding.storage_key for finding in findings]
 
 
-async def record_state(
-    connection: AsyncConnection, report: UUID, keys: Collection[str], state: str
+async def settle(
+    connection: AsyncConnection, of_orphans: Erasure, keys: Collection[str], state: str
 ) -> None:
-    """Record in the report what happened to its orphans."""
-    orphans = (_HERE.reconciliation == report, _HERE.kind == "orphan")
+    """Remove the names of objects, and record in the report what happened to them."""
+    await batches.remove_objects(connection, keys)
+    orphans = (_HERE.reconciliation == parse_report(of_orphans), _HERE.kind == "orphan")
     here = (*orphans, among_keys(_HERE.storage_key, keys))
     await connection.execute(reconciliation_finding.update().where(*here).values(state=state))
+
+
+def parse_report(of_orphans: Erasure) -> UUID:
+    """Return the id of the report."""
+    return UUID((of_orphans.asked or {})["report"])
 
 
 async def ensure_report(connection: AsyncConnection, report: UUID) -> None:
@@ -166,22 +166,20 @@ async def estimate_orphans(
     """
     await stored_reports.get(connection, report)
     until = time.monotonic() + seconds
-    after, doomed, size, held, checked = "", 0, 0, 0, 0
-    is_partial = False
+    after, objects, size, held, kept, is_partial = "", 0, 0, 0, 0, False
     while keys := await find_following(connection, report, after=after):
         if time.monotonic() > until:
             is_partial = True
             break
         after = keys[-1]
-        judged = await judge(connection, report, keys)
+        doomed, protected = await judge(connection, report, keys)
         bytes = select(func.sum(_HERE.bytes)).where(
             _HERE.reconciliation == report,
             _HERE.kind == "orphan",
-            among_keys(_HERE.storage_key, judged.doomed),
+            among_keys(_HERE.storage_key, doomed),
         )
         size += int(await connection.scalar(bytes) or 0)
-        doomed += len(judged.doomed)
-        held += len(judged.held)
-        checked += len(keys)
-    kept = checked - doomed - held
-    return OrphanEstimate(objects=doomed, bytes=size, held=held, kept=kept, partial=is_partial)
+        objects += len(doomed)
+        held += len(protected)
+        kept += len(keys) - len(doomed) - len(protected)
+    return OrphanEstimate(objects=objects, bytes=size, held=held, kept=kept, partial=is_partial)

@@ -7,22 +7,14 @@ of time.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
-from sqlalchemy import (
-    CompoundSelect,
-    Text,
-    cast,
-    delete,
-    func,
-    select,
-    union,
-)
+from sqlalchemy import CompoundSelect, Text, cast, delete, func, select, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -58,18 +50,6 @@ class Named(NamedTuple):
     uid: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Objects in the order of their keys. `until`: all up to it are included; None: to the end.
-
-    `strays` are a capture's own too, but not under the key that its model and hour give.
-    """
-
-    named: Sequence[Named]
-    strays: Sequence[Named]
-    until: str | None
-
-
 async def find_page(
     connection: AsyncConnection,
     prefix: BucketPrefix,
@@ -77,8 +57,10 @@ async def find_page(
     *,
     after: str,
     limit: int,
-) -> Page:
-    """Return the first objects after `after` that inferences of these models own.
+) -> tuple[Sequence[Named], Sequence[Named], str | None]:
+    """Return the first objects after `after` that inferences of these models own, in the order of
+    their keys; their strays, which are not under the key that model and hour give; and the key up
+    to which both are complete, None: to the end.
 
     `segments`: a model's segment in keys → its integer and its id.
     """
@@ -102,23 +84,18 @@ async def find_page(
                         named.append(owned)
                 start = f"{rows[-1].capture_id}0"
                 if len(named) + len(strays) >= limit:
-                    return Page(named, strays, f"{folder}{start}")
+                    return named, strays, f"{folder}{start}"
                 if len(rows) < limit:
                     break
             hour = at + _HOUR
-    return Page(named, strays, None)
+    return named, strays, None
 
 
 def _find_hour(root: str, after: str) -> datetime:
     """Return the first hour whose folder has keys after `after`."""
-    low, high = 0, _HOURS
-    while low < high:
-        middle = (low + high) // 2
-        if f"{root}{hour_folder(_FIRST + middle * _HOUR)}0" <= after:
-            low = middle + 1
-        else:
-            high = middle
-    return _FIRST + low * _HOUR
+    hours = range(_HOURS)
+    behind = bisect_right(hours, after, key=lambda n: f"{root}{hour_folder(_FIRST + n * _HOUR)}0")
+    return _FIRST + behind * _HOUR
 
 
 async def _find_next_hour(

@@ -268,18 +268,20 @@ class Reconciler:
 
     async def _read(self, connection: AsyncConnection, prefix: BucketPrefix, after: str) -> Window:
         segments = await _find_segments(connection, prefix)
-        mine = await owned.find_page(connection, prefix, segments, after=after, limit=self._window)
+        mine, strays, end = await owned.find_page(
+            connection, prefix, segments, after=after, limit=self._window
+        )
         others = await find_page(connection, prefix, after=after, limit=self._window)
-        ends = [mine.until]
+        ends = [end]
         if len(others) >= self._window:
             ends.append(others[-1].storage_key)
         objects, listed_to = await asyncio.to_thread(self._list, prefix, after)
         until = min((end for end in (*ends, listed_to) if end is not None), default=None)
-        named = {item.storage_key: item for item in (*mine.named, *others)}
+        named = {item.storage_key: item for item in (*mine, *others)}
         if until is not None:
             named = {key: item for key, item in named.items() if key <= until}
             objects = {key: item for key, item in objects.items() if key <= until}
-        return Window(until, named, mine.strays, objects)
+        return Window(until, named, strays, objects)
 
     def _list(self, prefix: BucketPrefix, after: str) -> tuple[dict[str, Found], str | None]:
         """List the objects after `after`; return also the key up to which they are complete, None:

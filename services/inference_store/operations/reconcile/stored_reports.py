@@ -3,10 +3,12 @@
 pending → comparing → repairing (if that was requested) → done, or `failed` with the reason.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, groupby
+from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID, uuid4
 
@@ -29,10 +31,8 @@ from inference_store.platform.settings import KafkaSettings
 
 Cause = Literal["schedule", "request", "command"]
 Repair = Literal["none", "rebuild"]
-State = Literal["pending", "comparing", "repairing", "done", "failed"]
 Kind = Literal["orphan", "missing", "unreadable"]
 REPAIRS: Final = get_args(Repair)
-KINDS: Final = get_args(Kind)
 FINAL: Final = ("done", "failed")
 # Further findings of a kind are counted, and not named.
 MOST_FINDINGS: Final = 1_000_000
@@ -153,6 +153,14 @@ async def list_noted(connection: AsyncConnection) -> list[Reconciliation]:
     return await _read(connection, query.order_by(here.noted_at.desc()).limit(2 * KEEP_NEWEST))
 
 
+async def find_newest(connection: AsyncConnection) -> Reconciliation | None:
+    """Return the newest that compared every model, whoever made it; None if there is none."""
+    here = reconciliation.c
+    query = select(reconciliation).where(here.state == "done", here.model_id.is_(None))
+    newest = query.order_by(here.finished_at.desc()).limit(1)
+    return next(iter(await _read(connection, newest)), None)
+
+
 async def find_last_request(connection: AsyncConnection, cause: Cause) -> datetime | None:
     """Return when one was last requested for this cause."""
     here = reconciliation.c
@@ -246,19 +254,13 @@ async def note_end(
     connection: AsyncConnection, settings: KafkaSettings | None
 ) -> tuple[datetime, dict[str, Any]]:
     """Return where the topic ends now, as it is noted. Raises NotKnown if that cannot be read."""
-    # Imported by a reconciliation alone: nothing else of the api or retention needs aiokafka.
-    from inference_store.platform import kafka  # noqa: PLC0415
-
     if settings is None:
         raise NotKnown("no settings of Kafka that can be used, so its events are not known")
     await _refuse_others(connection, settings)
     # before the request to Kafka: what is read meanwhile lies before the end
     read, at = await read_offsets(connection, settings), datetime.now(UTC)
-    try:
-        spans = await kafka.ends(settings)
-    except kafka.KAFKA_ERRORS as error:
-        reason = str(error) or type(error).__name__
-        raise NotKnown(f"Kafka cannot be asked where its topic ends: {reason}"[:500]) from error
+    with _asking_kafka("where its topic ends") as kafka:
+        spans: Mapping[int, tuple[int, int]] = await kafka.ends(settings)
     if not spans:
         raise NotKnown(f"Kafka has no topic {settings.kafka_topic}")
     if recreated := sorted(n for n, (_, end) in spans.items() if read.get(n, 0) > end):
@@ -274,8 +276,6 @@ async def is_read(
     connection: AsyncConnection, settings: KafkaSettings, noted: Mapping[str, Any]
 ) -> bool:
     """Return whether every event that was in the topic then has been read. Raises NotKnown."""
-    from inference_store.platform import kafka  # noqa: PLC0415  (as above)
-
     if (noted["cluster"], noted["topic"]) != (settings.kafka_cluster, settings.kafka_topic):
         return False
     read = await read_offsets(connection, settings)
@@ -283,11 +283,20 @@ async def is_read(
     unread = {number: end for number, end in ends.items() if read.get(number, 0) < end}
     if not unread:
         return True
-    try:
+    with _asking_kafka("for its unread events") as kafka:
         return not await kafka.has_unread(settings, read, unread)
+
+
+@contextmanager
+def _asking_kafka(what: str) -> Iterator[ModuleType]:
+    # Imported by a reconciliation alone: nothing else of the api or retention needs aiokafka.
+    from inference_store.platform import kafka  # noqa: PLC0415
+
+    try:
+        yield kafka
     except kafka.KAFKA_ERRORS as error:
         reason = str(error) or type(error).__name__
-        raise NotKnown(f"Kafka cannot be asked for its unread events: {reason}"[:500]) from error
+        raise NotKnown(f"Kafka cannot be asked {what}: {reason}"[:500]) from error
 
 
 async def find_bound(

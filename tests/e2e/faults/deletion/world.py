@@ -21,7 +21,9 @@ from inference_store.erasure.log import ChainHead, SigningKey, read_document
 from inference_store.erasure.progress import find_erasures, list_uncertified, list_unfinished
 from inference_store.erasure.proofs import Recheck, Verification, find_proofs
 from inference_store.erasure.runs import list_pending, request_run
+from inference_store.index import sidecars
 from inference_store.index.tables import PARTITIONED, erasing, retention_run
+from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
@@ -203,7 +205,7 @@ class World:
         storing, models = self.storing, self.models
         self.whole = await storing.inferences(models["swept"], 6, ago(days=200))
         *self.swept, held_swept = await storing.inferences(models["swept"], 8, ago(days=100))
-        self.inputs = await storing.inferences(models["inputs"], 3, ago(days=20))
+        self.inputs = await self._store_inputs(3, timedelta())
         *self.requested, held_first, held_second = await storing.inferences(
             models["asked"], 13, ago(days=11)
         )
@@ -226,7 +228,7 @@ class World:
         storing, models, later = self.storing, self.models, timedelta(minutes=number)
         whole = await storing.inferences(models["swept"], 1, ago(days=200 + 100 * number))
         swept = await storing.inferences(models["swept"], 1, ago(days=100) + later)
-        inputs = await storing.inferences(models["inputs"], 1, ago(days=20) + later)
+        inputs = await self._store_inputs(1, later)
         requested = await storing.inferences(models["asked"], 2, ago(days=11) + later)
         for again in (*whole, *swept, *inputs, requested[0]):
             self._put_again(again)
@@ -236,6 +238,13 @@ class World:
         self.requested += requested
         if not await storing.transact(list_pending):
             await storing.transact(request_run)
+
+    async def _store_inputs(self, count: int, later: timedelta) -> list[Stored]:
+        at, model = ago(days=20) + later, self.models["inputs"]
+        stored = await self.storing.inferences(model, count, at)
+        for inference in stored:
+            await self.storing.sidecar(inference)
+        return stored
 
     def _put_again(self, stored: Stored) -> None:
         """Give each of its objects another version."""
@@ -319,17 +328,22 @@ async def check_deletions(
     remaining = [*stays, *(inference for inference in either if inference.uid in there)]
     assert there == {inference.uid for inference in remaining}
     gone = [inference.uid for inference in (*goes, *either) if inference.uid not in there]
-    without_input = {removal.uid for removal in world.inputs} & there
+    inputs = {removal.uid for removal in world.inputs} & there
     await check_rows(world.engine, there)
     expected_keys = {
         key.key
         for inference in remaining
         for number, key in enumerate(inference.objects)
-        if number or inference.uid not in without_input
+        if number or inference.uid not in inputs
     }
+    own_sidecars = {StorageKey(world.storing.bucket, f"sidecars/model/{uid}") for uid in inputs}
+    for key in own_sidecars:
+        contents = sidecars.decode(world.storing.blobs.get(key, limit=10_000))
+        assert (contents.event, contents.input_deleted) == (b'{"model_id": "model"}', True)
+    expected_keys |= {key.key for key in own_sidecars}
     check_versions(S3Of(world.settings), world.storing.bucket, expected_keys)
     await check_certificates(
-        world.engine, world.settings, world.key, gone, remaining=there, without_input=without_input
+        world.engine, world.settings, world.key, gone, remaining=there, without_input=inputs
     )
 
 

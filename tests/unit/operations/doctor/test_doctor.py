@@ -17,6 +17,7 @@ from inference_store.operations.doctor import (
     Subject,
     examine,
     failed,
+    find_worst,
     send,
 )
 from inference_store.operations.doctor.checks import check_buckets, compare_clocks
@@ -52,20 +53,20 @@ async def breaks(_: Any) -> list[Finding]:
 async def test_checks_have_deadlines_and_skip_what_depends_on_a_failed_one() -> None:
     checks = [Check(str(n), "", hangs) for n in range(5)] + [Check("fine", "", fine)]
     report = await examine(checks, NOBODY, deadline_seconds=0)
-    assert [result.state for result in report.results] == [State.FAILED] * 5 + [State.OK]
-    assert "no answer within 0 s" in report.results[0].findings[0].seen
+    assert [result.state for result in report] == [State.FAILED] * 5 + [State.OK]
+    assert "no answer within 0 s" in report[0].findings[0].seen
     checks = [Check("a", "", breaks), Check("b", "", fine), Check("c", "", bad)]
     report = await examine(checks, NOBODY)
-    assert [result.state for result in report.results] == ["failed", "ok", "failed"]
-    assert "RuntimeError: a defect" in report.results[0].findings[0].seen
-    assert report.state is State.FAILED
+    assert [result.state for result in report] == ["failed", "ok", "failed"]
+    assert "RuntimeError: a defect" in report[0].findings[0].seen
+    assert find_worst(report) is State.FAILED
     checks = [
         Check("a", "", bad), Check("b", "", breaks, ("a",)), Check("c", "", breaks, ("b",)),
         Check("d", "", fine),
     ]  # fmt: skip
     report = await examine(checks, NOBODY)
-    assert [result.state for result in report.results] == ["failed", "warning", "warning", "ok"]
-    assert report.results[2].findings[0].seen == "not looked at, because of the check 'b'"
+    assert [result.state for result in report] == ["failed", "warning", "warning", "ok"]
+    assert report[2].findings[0].seen == "not looked at, because of the check 'b'"
 
 
 def test_checks_follow_those_that_they_need_and_judge_a_clock() -> None:
