@@ -289,7 +289,7 @@ def _is_ordered(condition: Condition) -> bool:
     """Check whether its list is one range of an index, in order of time: a value is equal."""
     match condition:
         case Found(
-            (typed.Compared("=", (typed.Metadata() | typed.Property(), typed.Constant())), "true"),
+            (typed.Compared("=", (typed.Metadata() | typed.Property(), typed.Constant())), True),
             scans=1,
         ):
             return True

@@ -113,6 +113,9 @@ async def test_explained(api: Api) -> None:
             assert step["actual_rows"] >= 0
             assert " on " in step["what"]
         assert "424242424242" not in str(explanation)
+    # the index of an equal value has the page in order: no other inference is read
+    equal = await api.ask(f"{_ONE}/query", {"filter": "rank = 1", "explain": True})
+    assert all(" on inference" not in step["what"] for step in equal["explain"]["steps"])
     # many models take the statements of one; on Citus each is a part or a statement of its own
     more = [f"d{n}" for n in range(9)]
     for model_id in more:
