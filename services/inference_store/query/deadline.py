@@ -319,6 +319,9 @@ class ScanRange:
     hi: UUID
     others: tuple[int, ...] | None = None
     """More models; empty: several were asked, and this one is left of them."""
+    one_by_one: bool = field(default=False, compare=False)
+    """Whether what is tested in it is looked up for each inference by itself, whatever Postgres
+    expects: it would hash, or join, all that the tests of a few could find."""
     # bound once, however many tables it is set on: a statement has 32,767 parameters at most
     _bound: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
 
@@ -344,7 +347,7 @@ class ScanRange:
 
     def clip(self, lo: UUID, hi: UUID) -> "ScanRange":
         """Return the part of it in [lo, hi)."""
-        return ScanRange(self.model, max(self.lo, lo), min(self.hi, hi), self.others)
+        return replace(self, lo=max(self.lo, lo), hi=min(self.hi, hi))
 
     @property
     def empty(self) -> bool:

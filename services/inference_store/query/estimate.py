@@ -20,7 +20,7 @@ from .aggregates.bins import automatic_times
 from .aggregates.run import find_end
 from .bars import Tally, count_in_bars, list_ranges
 from .deadline import Deadline, ScanRange, fetch, span_around, split_unbroken, test_unmarked
-from .plan import ONE_BY_ONE, Query, find_pieces, test_each
+from .plan import Query, find_pieces, test_each
 
 _BARS: Final = 48
 """Of all models together; each has up to twenty strata."""
@@ -56,7 +56,6 @@ async def estimate_count(
                 deadline,
                 large=query.large,
                 what="test a sample",
-                settings=ONE_BY_ONE,
             )
             for number, tested, hits in rows:
                 stands_for = within[number].inferences

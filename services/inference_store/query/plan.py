@@ -165,8 +165,6 @@ _JOINING: Final[Mapping[str, str]] = MappingProxyType(
 SUBTRACTING: Final[Mapping[str, str]] = MappingProxyType(
     {**_JOINING, "enable_parallel_hash": "off", "work_mem": "32MB"}
 )
-# Too little memory for Postgres to hash all that a test of one inference would find of the others.
-ONE_BY_ONE: Final[Mapping[str, str]] = MappingProxyType({"work_mem": "64kB"})
 # The memory that the hashes of a statement share; a hash that gets too little spills to files.
 _HASHES_MB, _LEAST_MB = 256, 4
 
@@ -250,6 +248,7 @@ def test_each(
 
     The planner cannot turn them into joins, whose other side would be read as a whole.
     """
+    scan_range = replace(scan_range, one_by_one=True)
     tests: list[ColumnElement[bool]] = [
         case((condition.holds(scan_range, uid), True), else_=False).is_(True)
         for condition in conditions

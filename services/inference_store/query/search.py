@@ -9,12 +9,11 @@ When time runs out, a page in order of time has the matches found so far, and sa
 searched. A deadline's soft end applies as soon as there is anything to answer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -58,7 +57,6 @@ from .filters import typed
 from .order import Order
 from .plan import (
     FEW,
-    ONE_BY_ONE,
     SUBTRACTING,
     WORKERS,
     Hit,
@@ -166,12 +164,11 @@ class Search:
         select_rows: Callable[[Plan], Any],
         what: str,
         deadline: Deadline,
-        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Hit]:
         """Return the hits that are selected of each part, by one statement, in no order.
 
         Of each part a uid is selected, behind its model if they are several, and perhaps a value.
-        `settings` of Postgres are beside those of the plans. Raises OutOfTime.
+        Raises OutOfTime.
         """
         found: list[Hit] = []
         for some in await split_apart(self.connection, plans):
@@ -182,7 +179,7 @@ class Search:
                 deadline,
                 large=self.query.large,
                 what=f"{what} ({', '.join(ways)})",
-                settings={**settings_for(some), **settings},
+                settings=settings_for(some),
             )
             for row in rows:
                 part, values = (row[0], row[1:]) if len(some) > 1 else (0, row)
@@ -316,7 +313,6 @@ async def _scan_stride(
         lambda plan: _select_stride(search, plan.scan_range, ordered, share),
         "scan in order of time",
         until if len(run) == 1 else until.part(0.5),
-        settings=ONE_BY_ONE,
     )
     ends = [hit.uid for hit in found if hit.value]
     if ends and search.descending:

@@ -219,6 +219,7 @@ class Combination:
     def exists(self, *where: ColumnElement[bool], one_by_one: bool = False) -> ColumnElement[bool]:
         """Test whether there is such a combination for which this is true; see `exists`."""
         if self.froms:
+            one_by_one = one_by_one or self.scan_range.one_by_one
             return exists(self.froms, *self.where, *where, one_by_one=one_by_one)
         # the brackets: IS binds more tightly than NOT
         return Grouping(and_(true(), *self.where, *where)).is_(true())
@@ -303,7 +304,11 @@ class OfKey(Condition):
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = (table.alias() for table in _SENT)
-        has = [exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows]
+        apart = scan_range.one_by_one
+        has = [
+            exists([row], self._here(scan_range, row), row.c.uid == uid, one_by_one=apart)
+            for row in rows
+        ]
         return or_(*has) if self.when else ~or_(*has)
 
     def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
