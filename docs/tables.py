@@ -97,7 +97,7 @@ def list_aggregates() -> str:
     rows = [
         (
             _code(entry.name),
-            ", ".join(sorted(entry.kinds)) + (", or nothing" if entry.without_of else ""),
+            ", ".join(sorted(entry.kinds)) + (", or nothing" if entry.name == "count" else ""),
             _codes(entry.options),
             entry.meaning,
         )
