@@ -233,9 +233,6 @@ _PREDICATES: Final[Mapping[str, Callable[[tree.Operation, FilterCheck], Predicat
 }
 
 
-_FOLD: Final = ("casei", "accenti")
-
-
 def as_stored(
     op: str, nodes: Sequence[tree.Node], values: tuple[Value, ...], checking: FilterCheck
 ) -> tuple[Value, ...]:
@@ -247,7 +244,9 @@ def as_stored(
     alone = [
         node.op.upper()
         for node, value in zip(nodes, values, strict=True)
-        if isinstance(node, tree.Operation) and node.op in _FOLD and isinstance(value, Constant)
+        if isinstance(node, tree.Operation)
+        and node.op in operands.FOLDINGS
+        and isinstance(value, Constant)
     ]
     if alone and not any(isinstance(value, typed.Applied) for value in values):
         message = f"{alone[0]} folds the text beside it alone: write it around the name, too."

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid
+from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.query.cql2.tree import (
     Instant,
@@ -69,6 +70,8 @@ def _values(entry: MetadataEntry) -> Sequence[Any]:
         raise _wrong(entry, f"{entry.operator.name} takes {takes.value}, not {len(values)}")
     if not all(isinstance(item, (str, bool, int, Decimal)) for item in values):
         raise _wrong(entry, "a value is a string, a number or a boolean")
+    if not all(storable(item) for item in values if isinstance(item, str)):
+        raise _wrong(entry, "the text holds NUL or a lone surrogate, and no stored text does")
     return values
 
 

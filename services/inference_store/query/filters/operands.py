@@ -41,7 +41,7 @@ def without_accents(text: str) -> str:
 
 
 # Unicode's full folding: `Straße` and `STRASSE` are equal.
-_FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
+FOLDINGS: Final[Mapping[str, Callable[[str], str]]] = {
     "casei": str.casefold,
     "accenti": without_accents,
 }
@@ -104,7 +104,7 @@ def fold_alike(like: Value, text: Value) -> Value:
         case Applied("casei" | "accenti" as how, (of,)), Constant():
             inner = fold_alike(of, text)
             assert isinstance(inner, Constant)
-            return Constant("string", _FOLDINGS[how](str(inner.value)))
+            return Constant("string", FOLDINGS[how](str(inner.value)))
     return text
 
 
@@ -155,7 +155,7 @@ def distance(node: Operation, checking: FilterCheck) -> Value:
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[[Operation, FilterCheck], Value]]] = {
-    **dict.fromkeys(_FOLDINGS, _folded),
+    **dict.fromkeys(FOLDINGS, _folded),
     "count_predictions": lambda node, checking: typed.Counted(condition(node, checking)),
     "distance": distance,
 }
