@@ -16,8 +16,8 @@ from inference_store.index.registrations import Registration
 from inference_store.inference.field_docs import Flag
 from inference_store.query.aggregates import Aggregated, aggregate
 from inference_store.query.aggregates.aggregation import Aggregation
+from inference_store.query.bars import estimate_count
 from inference_store.query.deadline import Deadline, OutOfTime
-from inference_store.query.estimate import estimate_count
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
 from inference_store.query.overview import Overview, read_overview

@@ -1,18 +1,22 @@
 """A model's inferences in bars of time: how many, how many failed, how many have predictions.
 
 Partitions that are no longer written have these counts stored, in grains that the bars of any
-window about as long are made of; everything else is counted, by an index alone.
+window about as long are made of; everything else is counted, by an index alone. The parts of bars
+are also the strata from which a count of other conditions is estimated.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
+from math import ceil, sqrt
 from operator import add
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Select, func, select, true
+from sqlalchemy import Integer, Select, and_, cast, func, select, true
 from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,6 +24,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import inference, partition_count
 from inference_store.inference.events import received_at_of, uid_floor
 
+from .aggregates.bins import automatic_times
+from .aggregates.run import find_end
 from .deadline import (
     HIGHEST,
     LOWEST,
@@ -32,7 +38,7 @@ from .deadline import (
     split_unbroken,
     test_unmarked,
 )
-from .plan import Query
+from .plan import Query, find_pieces, test_each
 from .stored_counts import read_stored
 
 # Seconds. A grain divides the wider ones, so that the bars of most widths are made of it.
@@ -169,3 +175,84 @@ def _floor(seconds: int) -> UUID:
 
 def _seconds(uid: Any) -> float:
     return received_at_of(uid).timestamp()
+
+
+# An estimate of a count, with the error that chance leaves.
+#
+# The strata are counted exactly, whatever the conditions. Of each the first few inferences are
+# tested, and stand for all of it.
+
+_BARS: Final = 48
+"""Of all models together; each has up to twenty strata."""
+_OF_A_STRATUM: Final = 8
+_NORMAL: Final = 1.96
+"""Standard errors on either side of 95 % of a normal distribution."""
+_NONE: Final = 3.0
+"""What nothing in a sample of n may be of n, 95 times of 100: the rule of three."""
+
+
+class Estimate(NamedTuple):
+    """A number, and how far the exact one may be from it, 95 times of 100."""
+
+    number: int
+    margin: int
+
+
+async def estimate_count(
+    connection: AsyncConnection, query: Query, *, deadline: Deadline
+) -> Estimate:
+    """Estimate the number of matches. Raises OutOfTime."""
+    matches = variance = inferences = 0.0
+    sampled = 0
+    for scan_range in query.scan_range.split():
+        one = replace(query, scan_range=scan_range, newest_first=False)
+        strata = await _list_strata(connection, one, deadline)
+        for run in split_unbroken(await find_pieces(connection, one) if strata else ()):
+            here = span_around(run)
+            within = [one for one in strata if one.lo < here.hi and one.hi > here.lo]
+            rows = await fetch(
+                connection,
+                partial(_select_hits, one, here, within),
+                deadline,
+                large=query.large,
+                what="test a sample",
+            )
+            for number, tested, hits in rows:
+                stands_for = within[number].inferences
+                matches += stands_for * hits / tested
+                spread = hits * (tested - hits) / (tested * max(1, tested - 1))
+                variance += stands_for * max(0, stands_for - tested) * spread / tested
+                inferences, sampled = inferences + stands_for, sampled + tested
+    if sampled >= inferences:
+        return Estimate(round(matches), 0)
+    least = _NONE * inferences / sampled
+    return Estimate(round(matches), ceil(max(least, _NORMAL * sqrt(variance))))
+
+
+async def _list_strata(
+    connection: AsyncConnection, query: Query, deadline: Deadline
+) -> Sequence[Tally]:
+    first = await find_end(connection, query, deadline, newest=False)
+    last = await find_end(connection, query, deadline, newest=True)
+    if first is None or last is None or query.nothing:
+        return []
+    bars = max(1, _BARS // len(query.scan_range.models))
+    bounds = automatic_times(first, last, bars, least=timedelta(seconds=1))
+    return await count_in_bars(connection, replace(query, conditions=()), bounds, deadline)
+
+
+def _select_hits(query: Query, here: ScanRange, strata: Sequence[Tally]) -> Select[Any]:
+    """Select of each stratum how many inferences were tested, and how many match."""
+    stratum = list_ranges([(n, one.lo, one.hi) for n, one in enumerate(strata)])
+    row = inference.alias()
+    tests = test_each(replace(query, marks=False), query.conditions, here, row.c.uid)
+    marks = [test_unmarked(here, row.c.uid)] if query.marks else []
+    some = (
+        select(cast(and_(true(), *tests), Integer).label("hit"))
+        .where(here.of(row), row.c.uid >= stratum.c.lo, row.c.uid < stratum.c.hi, *marks)
+        .order_by(row.c.uid)
+        .limit(_OF_A_STRATUM)
+        .lateral()
+    )
+    hits = select(stratum.c.n, func.count(), func.sum(some.c.hit))
+    return hits.join_from(stratum, some, true()).group_by(stratum.c.n)
