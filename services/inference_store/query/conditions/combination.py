@@ -15,6 +15,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    literal_column,
     or_,
     select,
     true,
@@ -145,9 +146,16 @@ class Combination:
     """Rows of one inference, by its uid; without one the first row that is added drives."""
 
     def __init__(
-        self, scan_range: ScanRange, names: Names, uid: ColumnElement[Any] | None = None
+        self,
+        scan_range: ScanRange,
+        names: Names,
+        uid: ColumnElement[Any] | None = None,
+        *,
+        by_uid: bool = False,
     ) -> None:
+        """`by_uid`: read metadata by the index of uids, not by a span of values, which is long."""
         self.scan_range = scan_range
+        self._by_uid = by_uid
         self.names = names
         self.uid = uid
         self.froms: list[FromClause] = []
@@ -172,8 +180,10 @@ class Combination:
 
     def _value_of(self, table: Table, key: int) -> FromClause:
         row = table.alias()
+        # no index has a sum
+        of_row = row.c.key + literal_column("0") if self._by_uid else row.c.key
         return self.take(
-            row, self.scan_range.of(row), row.c.key == self.names.bind_one(key, INTEGER())
+            row, self.scan_range.of(row), of_row == self.names.bind_one(key, INTEGER())
         )
 
     def own(self) -> FromClause:
@@ -251,7 +261,9 @@ class Found(Condition):
         return rows.uids(*map(only_true, self.tests(rows)))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = Combination(scan_range, self.names, uid)
+        is_span = self.by_value or self.kind == "place"
+        by_uid = scan_range.one_by_one and is_span
+        rows = Combination(scan_range, self.names, uid, by_uid=by_uid)
         return rows.exists(*self.tests(rows), one_by_one=self.one_by_one)
 
 
