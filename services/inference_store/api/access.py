@@ -1,6 +1,6 @@
 """Access control: what a route needs, which models exist for its caller, what is audited."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -362,13 +362,6 @@ class Access:
 async def _access(request: Request) -> Access:
     access: Access = request.state.access
     return access
-
-
-async def finished(request: Request) -> AsyncIterator[None]:
-    """End a request under /v1: its connection is back in the pool already."""
-    access = await _access(request)  # a route without the guard has no access, and answers nothing
-    yield
-    await access.finish()
 
 
 Asking: TypeAlias = Annotated[Access, Depends(_access)]

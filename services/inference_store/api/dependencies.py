@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import structlog
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.ledger import LedgerWatch
 from inference_store.index import database
 from inference_store.index.distribution import is_known_whole
 from inference_store.inference.errors import Invalid, TooManyQueries
@@ -259,12 +258,6 @@ def _depend(open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection
             yield connection
 
     return Depends(opened, scope="function")
-
-
-async def ledger_agrees(request: Request) -> None:
-    """Raise LedgerDiverged while Postgres is an older backup, which would show what is erased."""
-    watch: LedgerWatch = request.app.state.ledger_watch
-    await watch.require()
 
 
 async def _read_if_match(

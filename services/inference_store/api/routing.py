@@ -2,27 +2,30 @@
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from inspect import signature
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from inference_store.access.rights import Right
 from inference_store.api.answer import Problem, document_refusals
 from inference_store.inference.errors import Fault, Invalid, NotAcceptable
 from inference_store.platform.settings import AccessSettings
 
-from .access import EXTENSION, Needs, Over, declare, finished, read_needs
-from .dependencies import ledger_agrees
+from .access import EXTENSION, Needs, Over, declare, read_needs
 from .fields import PageAnswer, page_of
 from .http import ANY, JSON, NDJSON, ExactRequest, choose_type
+from .parameters import Parameters
 
 PREFIX: Final = "/v1"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -41,8 +44,6 @@ class Router(APIRouter):
             prefix=PREFIX,
             route_class=GuardedRoute,
             tags=[tag],
-            # The first dependency ends last: after it nothing of a request is open.
-            dependencies=[Depends(finished, scope="function"), Depends(ledger_agrees)],
             generate_unique_id_function=lambda route: route.name,
         )
 
@@ -104,31 +105,46 @@ class GuardedRoute(APIRoute):
     """Authenticates a request before it reads it, exactly, and refuses unknown query parameters and
     types that it cannot answer with."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-        needed = read_needs(self.openapi_extra)
-        known_parameters = sorted(_list_query_names(self.dependant))
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self._slashes = self.path.count("/")
+        self._needed = read_needs(self.openapi_extra)
+        self._known_parameters = sorted(_list_query_names(self.dependant))
         media_types = tuple(self.responses.get(200, {}).get("content", ()))
         kind = self.response_class
         has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
-        offered = (JSON, *media_types) if has_json else media_types
+        self._offered = (JSON, *media_types) if has_json else media_types
+        self._parameters = Parameters(self.dependant)
+        self.app = self._serve
 
-        async def handle(request: Request) -> Response:
-            state = request.app.state
-            access = await state.authenticator.authenticate(request, needed)
-            request.state.access = access
-            request.state.media_type = require_type(request, offered)
-            exact = ExactRequest(request.scope, request.receive)
-            await exact.load(state.settings.api_max_body_bytes)
-            size = len(await exact.body())
-            state.authenticator.charge_undeclared(exact, access.caller, size)
-            _refuse_unknown(exact, known_parameters)
-            return await handler(exact)
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match as FastAPI does; most other routes have fewer parts, or more."""
+        if scope["path"].count("/") != self._slashes:
+            return Match.NONE, {}
+        return super().matches(scope)
 
-        return handle
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._answer(ExactRequest(scope, receive))
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: ExactRequest) -> Response:
+        state = request.app.state
+        access = await state.authenticator.authenticate(request, self._needed)
+        request.state.access = access
+        request.state.media_type = require_type(request, self._offered)
+        size = await request.load(state.settings.api_max_body_bytes)
+        state.authenticator.charge_undeclared(request, access.caller, size)
+        _refuse_unknown(request, self._known_parameters)
+        body = await request.read_content() if self.body_field else None
+        await state.ledger_watch.require()
+        async with AsyncExitStack() as stack:
+            answer: Response = await self._parameters.call(request, body, stack)
+        # nothing of the request is open any more
+        await access.finish()
+        return answer
 
 
-def require_type(request: Request, offered: Sequence[str]) -> str:
+def require_type(request: Request, offered: tuple[str, ...]) -> str:
     """Return the type to answer with. Raises NotAcceptable.
 
     A route that answers with whatever was stored does not know the type yet: */*.
@@ -155,8 +171,9 @@ def _list_query_names(dependant: Dependant) -> set[str]:
 
 
 def _refuse_unknown(request: Request, known_parameters: list[str]) -> None:
-    unknown = sorted(set(request.query_params) - set(known_parameters))
-    if unknown:
+    if not request.scope["query_string"]:
+        return
+    if unknown := sorted(set(request.query_params) - set(known_parameters)):
         faults = [
             Fault(f"query.{name}", "unknown query parameter", known_parameters) for name in unknown
         ]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial, wraps
 from io import BytesIO
 from mmap import ACCESS_READ, mmap
@@ -31,6 +31,7 @@ from inference_store.platform.settings import BlobSettings
 
 from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
+from .links import LinkSigner
 from .listing import Found, is_addressable, is_plain, page, survivors
 from .transfers import (
     BlobStream,
@@ -112,7 +113,8 @@ class Blobs:
         self._lock = Lock()
         self.silence = Silence(settings.s3_timeout_seconds)
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
-        self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
+        public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
+        self._links = LinkSigner(public, settings)
         self._encryption = minio_encryption(settings)
         self._deletion = Deletion(self._minio)
         self._threads = threads
@@ -256,9 +258,7 @@ class Blobs:
         if key.bucket not in self.buckets.allowed:
             raise BlobMissing(f"bucket {key.bucket}: {NOT_ALLOWED}")
         with translate_errors():
-            return self._public.presigned_get_object(
-                key.bucket, key.key, timedelta(seconds=seconds), request_date=at
-            )
+            return self._links.sign(key, seconds, at)
 
     def list_versions(self, keys: Iterable[StorageKey]) -> Listed:
         """Call `Deletion.list_versions` for the keys in allowed buckets."""
