@@ -17,12 +17,7 @@ from inference_store.access.rights import ANYONE, Right
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
 from inference_store.index.audit import note
-from inference_store.index.registrations import (
-    Registration,
-    models_of,
-    naming_nearest_models,
-    refuse_model,
-)
+from inference_store.index.registrations import Registration, models_of, refuse_model
 from inference_store.inference.errors import Forbidden, NotFound
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
@@ -185,8 +180,10 @@ class Access:
         caller; Forbidden if it does, and the right is missing.
         """
         self._is_checked = True
-        async with naming_nearest_models(connection, model_id, self.sees):
+        try:
             model = await registrations.get(connection, model_id, lock=lock, within=self.sees)
+        except NotFound:
+            raise await refuse_model(connection, model_id, self.sees) from None
         self.require_right(self.needed.right, model)
         return model
 
@@ -195,8 +192,10 @@ class Access:
     ) -> tuple[Registration, Extent]:
         """Return the model of the path, and where its inferences can be, for a query about them."""
         self._is_checked = True
-        async with naming_nearest_models(connection, model_id, self.sees):
+        try:
             model, extent = await model_with_extent(connection, model_id, within=self.sees)
+        except NotFound:
+            raise await refuse_model(connection, model_id, self.sees) from None
         self.require_right(self.needed.right, model)
         return model, extent
 

@@ -1,7 +1,7 @@
 """The parameters of routes: connections, on the replica or the first Postgres, and If-Match.
 
-The transaction of a request opens and commits here. `scope="function"`: it ends before the answer
-is sent, so that what was answered is committed.
+The transaction of a request opens and commits here; it ends before the answer is sent, so that what
+was answered is committed.
 
 Admission control bounds how many queries and streams run at once, in all and for one caller. A
 query that has to wait begins as soon as another one ends: first that of the caller with the fewest
@@ -150,8 +150,11 @@ class Replica:
     """
 
     def __init__(self, first: AsyncEngine, replica: AsyncEngine | None = None) -> None:
-        self._first = first
-        self._replica = replica
+        # Statements that change nothing run each by itself: none waits for a transaction to begin
+        # or to end, and nothing is locked between them.
+        itself = {"isolation_level": "AUTOCOMMIT"}
+        self._first = first.execution_options(**itself)
+        self._replica = replica and replica.execution_options(**itself)
         self._left_alone_until = 0.0
 
     @property
@@ -230,13 +233,6 @@ async def querying(
 
 
 @asynccontextmanager
-async def looking_up(access: Access) -> AsyncIterator[AsyncConnection]:
-    """Open a connection to look inferences up by their ids, for no longer than that takes."""
-    async with _read_only(access, BY_ID) as connection:
-        yield connection
-
-
-@asynccontextmanager
 async def _read_only(
     access: Access, settings: database.Settings = database.NONE
 ) -> AsyncIterator[AsyncConnection]:
@@ -244,20 +240,21 @@ async def _read_only(
     if replica.is_lagging:
         await access.settle()
     async with replica.connect(settings) as connection:
-        # Statements that change nothing run each by itself: none waits for a transaction to begin
-        # or to end, and nothing is locked between them.
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
         yield connection
         if not replica.is_lagging:  # otherwise a connection of its own writes it
             await access.write_reads(connection)
 
 
-def _depend(open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection]]) -> Any:
-    async def opened(access: Asking) -> AsyncIterator[AsyncConnection]:
-        async with open(access) as connection:
-            yield connection
+def looking_up(access: Access) -> AbstractAsyncContextManager[AsyncConnection]:
+    """Open a connection to look inferences up by their ids, for no longer than that takes."""
+    return _read_only(access, BY_ID)
 
-    return Depends(opened, scope="function")
+
+def _depend(open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection]]) -> Any:
+    def opened(access: Asking) -> AbstractAsyncContextManager[AsyncConnection]:
+        return open(access)
+
+    return Depends(opened)
 
 
 async def _read_if_match(

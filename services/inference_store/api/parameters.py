@@ -5,8 +5,8 @@ the time of a short one. So it only describes the routes here, and validates.
 """
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from inspect import isasyncgenfunction
+from contextlib import AsyncExitStack
+from inspect import iscoroutinefunction
 from typing import Any
 
 from fastapi.dependencies.models import Dependant
@@ -22,9 +22,8 @@ class Parameters:
     def __init__(self, of: Dependant) -> None:
         assert of.call is not None
         assert not of.cookie_params, "no route reads cookies this way"
-        is_opened = isasyncgenfunction(of.call)
-        self._call: Any = asynccontextmanager(of.call) if is_opened else of.call
-        self._is_opened = is_opened
+        self._call: Any = of.call
+        self._is_opened = not iscoroutinefunction(of.call)  # it returns what is opened
         self._of = of
         self._needed = [(below.name, Parameters(below)) for below in of.dependencies]
         self._path = [(field, field.alias, ("path", field.alias)) for field in of.path_params]

@@ -185,7 +185,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 def compute_latency(row: Mapping[str, Any], name: str) -> float | None:
     """Return a latency in milliseconds; None if it did not begin or end."""
-    start, end = (row[column] for column in LATENCIES[name])
+    first, last = LATENCIES[name]
+    start, end = row[first], row[last]
     return None if start is None or end is None else (end - start) / _MICROSECOND / 1000
 
 
