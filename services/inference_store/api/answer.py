@@ -98,18 +98,6 @@ class Answer(Response, Generic[Content_co]):
         return encode_json(content)
 
 
-class ProblemAnswer(Answer[Any]):
-    """A refusal (RFC 9457).
-
-    It sets the common headers itself, because errors bypass what adds them.
-    """
-
-    media_type = PROBLEM
-
-    def __init__(self, content: Any, status_code: int, headers: Mapping[str, str]) -> None:
-        super().__init__(content, status_code, {**HEADERS, **headers})
-
-
 def _convert(value: Any) -> Any:
     """An answer leaves out the fields that it was not given."""
     if not isinstance(value, BaseModel):
@@ -206,7 +194,7 @@ def _document_status(status: int) -> dict[str, Any]:
     }
 
 
-def refuse(request: Request, exc: Exception) -> ProblemAnswer:
+def refuse(request: Request, exc: Exception) -> Answer[Any]:
     """Return the answer to an error: every refusal is problem details."""
     if isinstance(exc, RequestValidationError):
         return _refuse_invalid(request, exc)
@@ -219,7 +207,7 @@ def refuse(request: Request, exc: Exception) -> ProblemAnswer:
     return build_problem(refusal)
 
 
-def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
+def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> Answer[Any]:
     """Return a refusal as an answer."""
     more = dict(headers or {})
     if exc.status in (401, 403, 429, 431) or isinstance(exc, errors.Busy):
@@ -232,7 +220,8 @@ def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> 
         more |= {"Accept-Ranges": "bytes", "Content-Range": f"bytes */{exc.size}"}
     if exc.status == 503:
         more["Retry-After"] = "5"
-    return ProblemAnswer(build_body(exc), status_code=exc.status, headers=more)
+    # the common headers as well: those of a page are not for a refusal below its path
+    return Answer(build_body(exc), exc.status, {**HEADERS, "Content-Type": PROBLEM, **more})
 
 
 def build_body(exc: StoreError) -> dict[str, Any]:
@@ -258,7 +247,7 @@ def _escape_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _refuse_invalid(request: Request, exc: RequestValidationError) -> ProblemAnswer:
+def _refuse_invalid(request: Request, exc: RequestValidationError) -> Answer[Any]:
     validation_errors = exc.errors()
     faults = [_make_fault(request, error) for error in validation_errors[:100]]
     detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
@@ -322,7 +311,7 @@ def _find_model(kind: Any) -> type[BaseModel] | None:
     return None
 
 
-def _refuse_http(request: Request, exc: HTTPException) -> ProblemAnswer:
+def _refuse_http(request: Request, exc: HTTPException) -> Answer[Any]:
     match exc.status_code:
         case 404:
             return build_problem(

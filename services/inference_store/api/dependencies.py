@@ -15,8 +15,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import structlog
@@ -162,21 +163,11 @@ class Replica:
         """Check whether a read may be older than what was answered before."""
         return self._replica is not None
 
-    @asynccontextmanager
-    async def connect(
-        self, settings: database.Settings = database.NONE
-    ) -> AsyncIterator[AsyncConnection]:
+    async def open(self, settings: database.Settings) -> AsyncConnection:
         """Open a connection for one query. Raises what the first Postgres raises.
 
         `settings`: the session settings that it has, unless the tables are, or may be, distributed.
         """
-        connection = await self._open(settings)
-        try:
-            yield connection
-        finally:
-            await connection.close()
-
-    async def _open(self, settings: database.Settings) -> AsyncConnection:
         replica = self._get_available()
         if replica is not None:
             try:
@@ -239,15 +230,14 @@ async def _read_only(
     replica: Replica = access.app.replica
     if replica.is_lagging:
         await access.settle()
-    async with replica.connect(settings) as connection:
+    async with aclosing(await replica.open(settings)) as connection:
         yield connection
         if not replica.is_lagging:  # otherwise a connection of its own writes it
             await access.write_reads(connection)
 
 
-def looking_up(access: Access) -> AbstractAsyncContextManager[AsyncConnection]:
-    """Open a connection to look inferences up by their ids, for no longer than that takes."""
-    return _read_only(access, BY_ID)
+looking_up = partial(_read_only, settings=BY_ID)
+"""Open a connection to look inferences up by their ids, for no longer than that takes."""
 
 
 def _depend(open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection]]) -> Any:

@@ -242,7 +242,6 @@ _LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is
 _LARGE_BYTES: Final = 256 * 1024  # this takes about a millisecond: not on the event loop
 # Higher levels save a tenth of the bytes, for twice the time.
 _LEVEL: Final = 1
-_EVENTS: Final = ("text/event-stream",)
 # Pictures, audio and archives are compressed already.
 _TYPES: Final = (
     *("text/", "application/json", "application/x-ndjson", "application/problem+json"),
@@ -255,7 +254,7 @@ class Compressed(IdentityResponder):
 
     def __init__(self, send: Send, coding: str) -> None:
         none: Any = None  # the app is called by whoever sends by this
-        super().__init__(none, _LEAST_BYTES, exclude_content_types=_EVENTS)
+        super().__init__(none, _LEAST_BYTES, exclude_content_types=("text/event-stream",))
         self.send = send
         self.content_encoding = coding
         self._compressor: Any = None

@@ -11,7 +11,8 @@ answer begins; the pages of a stream are not.
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Final
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
@@ -35,8 +36,6 @@ from .http import Compressed, choose_coding
 from .site import CONSOLE, CONSOLE_POLICY, DOCS, DOCS_POLICY
 
 OTHER = "other"
-
-
 CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 
@@ -178,16 +177,17 @@ class Surroundings:
         headers = Headers(scope=scope)
         sent = headers.get(_REQUEST_ID, "")
         name = sent if _VALID_ID.fullmatch(sent) else str(uuid4())
-        ours = {_REQUEST_ID.encode(): name.encode(), **_list_headers(scope)}
+        path, is_tls = scope["path"], scope.get("scheme") == "https"
+        policy = next((own for begins, own in _POLICIES.items() if path.startswith(begins)), "")
+        ours = {_REQUEST_ID.encode(): name.encode(), **_encode_headers(policy, is_tls)}
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = list(message.get("headers", ()))
-                names = {name for name, _ in own}
-                more = (pair for pair in ours.items() if pair[0] not in names)
-                message["headers"] = [*own, *more]
+                own = message.get("headers", ())
+                more = ours.keys() - {name for name, _ in own}  # what it does not set itself
+                message["headers"] = [*own, *((name, ours[name]) for name in ours if name in more)]
             await send(message)
 
         method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
@@ -222,8 +222,7 @@ class Surroundings:
         if refusal is not None:
             await build_problem(refusal)(scope, receive, send)
             return
-        # Routes match the path as it came: decoded, `a%2Fb` would be two segments. In place: those
-        # outside see which route was taken in the same scope.
+        # Routes match the path as it came: decoded, `a%2Fb` would be two segments.
         raw = scope.get("raw_path") or quote(scope["path"]).encode()
         scope["path"] = raw.decode("latin-1")
         coding = choose_coding(",".join(Headers(scope=scope).getlist("accept-encoding")))
@@ -233,12 +232,10 @@ class Surroundings:
 
         async def begun(message: Message) -> None:
             nonlocal has_begun
-            is_first, has_begun = not has_begun, True
-            try:
-                await send(message)
-            finally:
-                if is_first:
-                    self._foreground.leave()
+            if not has_begun:
+                has_begun = True
+                self._foreground.leave()
+            await send(message)
 
         self._foreground.enter()
         try:
@@ -289,23 +286,11 @@ _POLICIES: Final = {
 }
 
 
-def _encode_headers(**changes: str) -> dict[bytes, bytes]:
-    named = HEADERS | {name.replace("_", "-"): value for name, value in changes.items()}
-    return {name.lower().encode(): value.encode() for name, value in named.items()}
-
-
-# What an answer does not set itself, by how its path begins.
-_HEADERS: Final = {
-    **{
-        prefixes: _encode_headers(Content_Security_Policy=policy, Cache_Control="no-cache")
-        for prefixes, policy in _POLICIES.items()
-    },
-    ("",): _encode_headers(),
-}
-_OF_TLS: Final = {b"strict-transport-security": b"max-age=31536000"}
-
-
-def _list_headers(scope: Scope) -> dict[bytes, bytes]:
-    path = scope["path"]
-    ours = next(ours for prefixes, ours in _HEADERS.items() if path.startswith(prefixes))
-    return ours | _OF_TLS if scope.get("scheme") == "https" else ours
+@cache
+def _encode_headers(policy: str, is_tls: bool) -> Mapping[bytes, bytes]:
+    ours = dict(HEADERS)
+    if policy:
+        ours |= {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+    if is_tls:
+        ours["Strict-Transport-Security"] = "max-age=31536000"
+    return {name.lower().encode(): value.encode() for name, value in ours.items()}

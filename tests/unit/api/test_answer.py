@@ -150,8 +150,8 @@ async def compress_answer(
     async def receive() -> Message:
         raise AssertionError("nothing of the request is read")
 
-    scope = {"type": "http", "method": "GET", "path": "/"}
-    scope["headers"] = [(b"accept-encoding", accept.encode())]
+    sent = [(b"accept-encoding", accept.encode())]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": sent}
     await Surroundings(app, Foreground())(scope, receive, send)
     start, *bodies = messages
     headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
