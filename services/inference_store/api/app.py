@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -108,7 +109,7 @@ def create_app(
     app.state.thumbnail_admission = AdmissionControl(
         "thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS
     )
-    app.state.foreground = Foreground()
+    foreground = app.state.foreground = Foreground()
     app.state.thumbnails = ThumbnailMaker(blobs)
     app.state.is_stopping = lambda: False
     # Apps share them: a route knows its app only by the request.
@@ -119,7 +120,6 @@ def create_app(
         app.router.routes.extend([*site.list_console_routes(), *sessions.ROUTES])
     complete_openapi(app, settings, _PIECES)
     origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]
-    app.middleware_stack = Surroundings(
-        app.router, app.state.foreground, origins=origins, is_local=settings.auth == "off"
-    )
+    routes, is_local = AsyncExitStackMiddleware(app.router), settings.auth == "off"
+    app.middleware_stack = Surroundings(routes, foreground, origins=origins, is_local=is_local)
     return app

@@ -211,7 +211,7 @@ class ExactRequest(Request):
         except json.JSONDecodeError as exc:
             raise NotJson(f"The body is not JSON, at character {exc.pos}: {exc.msg}.") from None
         except InvalidOperation:
-            raise NotJson("The body cannot be read: it has a number beyond all bounds.") from None
+            raise NotJson("The body cannot be read: There was an error parsing the body.") from None
 
 
 def exact_json(body: bytes) -> Any:

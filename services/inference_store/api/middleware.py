@@ -206,15 +206,7 @@ class Surroundings:
                     raise
                 await refuse(Request(scope), error)(scope, receive, noted)
             finally:
-                # only now: the router has added it, unless the request was refused before
-                matched = scope.get("route")
-                route = matched.path_format if isinstance(matched, APIRoute) else OTHER
-                REQUESTS.labels(method, route, str(status or 500)).inc()
-                seconds = time.monotonic() - began
-                REQUEST_SECONDS.labels(route).observe(seconds)
-                about = {"method": method, "route": route, "status": status or 500}
-                _log.info("request", action="request", **about, seconds=round(seconds, 4))
-                _describe_span(span, method, route, status or 500)
+                _record(scope, span, method, status or 500, began)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have a request answered by its route, in the foreground until its answer begins."""
@@ -244,8 +236,7 @@ class Surroundings:
             if has_begun or isinstance(error, ClientDisconnect):
                 raise
             await refuse(Request(scope), error)(scope, receive, begun)
-            # an error that is raised again and again would grow with each traceback
-            error.__traceback__ = None
+            error.__traceback__ = None  # one that is raised again and again would grow
         finally:
             if not has_begun:
                 self._foreground.leave()
@@ -263,7 +254,15 @@ def _begin_span(method: str, scope: Scope, headers: Headers) -> Span:
     return traces.begin(method, SpanKind.SERVER, attributes, headers=headers)
 
 
-def _describe_span(span: Span, method: str, route: str, status: int) -> None:
+def _record(scope: Scope, span: Span, method: str, status: int, began: float) -> None:
+    # only now: the router has added it, unless the request was refused before
+    matched = scope.get("route")
+    route = matched.path_format if isinstance(matched, APIRoute) else OTHER
+    REQUESTS.labels(method, route, str(status)).inc()
+    seconds = time.monotonic() - began
+    REQUEST_SECONDS.labels(route).observe(seconds)
+    about = {"method": method, "route": route, "status": status}
+    _log.info("request", action="request", **about, seconds=round(seconds, 4))
     if span.is_recording():
         span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
