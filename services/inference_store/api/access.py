@@ -1,6 +1,6 @@
 """Access control: what a route needs, which models exist for its caller, what is audited."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -17,12 +17,7 @@ from inference_store.access.rights import ANYONE, Right
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
 from inference_store.index.audit import note
-from inference_store.index.registrations import (
-    Registration,
-    models_of,
-    naming_nearest_models,
-    refuse_model,
-)
+from inference_store.index.registrations import Registration, models_of, refuse_model
 from inference_store.inference.errors import Forbidden, NotFound
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
@@ -185,8 +180,10 @@ class Access:
         caller; Forbidden if it does, and the right is missing.
         """
         self._is_checked = True
-        async with naming_nearest_models(connection, model_id, self.sees):
+        try:
             model = await registrations.get(connection, model_id, lock=lock, within=self.sees)
+        except NotFound:
+            raise await refuse_model(connection, model_id, self.sees) from None
         self.require_right(self.needed.right, model)
         return model
 
@@ -195,8 +192,10 @@ class Access:
     ) -> tuple[Registration, Extent]:
         """Return the model of the path, and where its inferences can be, for a query about them."""
         self._is_checked = True
-        async with naming_nearest_models(connection, model_id, self.sees):
+        try:
             model, extent = await model_with_extent(connection, model_id, within=self.sees)
+        except NotFound:
+            raise await refuse_model(connection, model_id, self.sees) from None
         self.require_right(self.needed.right, model)
         return model, extent
 
@@ -363,13 +362,6 @@ class Access:
 async def _access(request: Request) -> Access:
     access: Access = request.state.access
     return access
-
-
-async def finished(request: Request) -> AsyncIterator[None]:
-    """End a request under /v1: its connection is back in the pool already."""
-    access = await _access(request)  # a route without the guard has no access, and answers nothing
-    yield
-    await access.finish()
 
 
 Asking: TypeAlias = Annotated[Access, Depends(_access)]

@@ -9,11 +9,9 @@ from functools import cache
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar, get_args
 
 import structlog
-from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 from pydantic.fields import FieldInfo
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -98,18 +96,6 @@ class Answer(Response, Generic[Content_co]):
 
     def render(self, content: Any) -> bytes:
         return encode_json(content)
-
-
-class ProblemAnswer(Answer[Any]):
-    """A refusal (RFC 9457).
-
-    It sets the common headers itself, because errors bypass what adds them.
-    """
-
-    media_type = PROBLEM
-
-    def __init__(self, content: Any, status_code: int, headers: Mapping[str, str]) -> None:
-        super().__init__(content, status_code, {**HEADERS, **headers})
 
 
 def _convert(value: Any) -> Any:
@@ -208,16 +194,20 @@ def _document_status(status: int) -> dict[str, Any]:
     }
 
 
-def handle_problems(app: FastAPI) -> None:
-    """Turn every refusal of the app into problem details."""
-    app.add_exception_handler(RequestValidationError, _handle_invalid)
-    app.add_exception_handler(HTTPException, _handle_http)
-    kinds = (StoreError, DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, OutOfTime)
-    for kind in (*kinds, Exception):
-        app.add_exception_handler(kind, handle_unexpected)
+def refuse(request: Request, exc: Exception) -> Answer[Any]:
+    """Return the answer to an error: every refusal is problem details."""
+    if isinstance(exc, RequestValidationError):
+        return _refuse_invalid(request, exc)
+    if isinstance(exc, HTTPException):
+        return _refuse_http(request, exc)
+    refusal = find_refusal(exc)
+    if isinstance(refusal, errors.Conflict) and not refusal.faults and request.path_params:
+        # what the path names last is in a state that does not allow it
+        refusal.faults = (Fault(f"path.{list(request.path_params)[-1]}", refusal.detail),)
+    return build_problem(refusal)
 
 
-def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
+def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> Answer[Any]:
     """Return a refusal as an answer."""
     more = dict(headers or {})
     if exc.status in (401, 403, 429, 431) or isinstance(exc, errors.Busy):
@@ -230,7 +220,8 @@ def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> 
         more |= {"Accept-Ranges": "bytes", "Content-Range": f"bytes */{exc.size}"}
     if exc.status == 503:
         more["Retry-After"] = "5"
-    return ProblemAnswer(build_body(exc), status_code=exc.status, headers=more)
+    # the common headers as well: those of a page are not for a refusal below its path
+    return Answer(build_body(exc), exc.status, {**HEADERS, "Content-Type": PROBLEM, **more})
 
 
 def build_body(exc: StoreError) -> dict[str, Any]:
@@ -256,13 +247,8 @@ def _escape_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-async def _handle_invalid(request: Request, exc: Exception) -> ProblemAnswer:
-    assert isinstance(exc, RequestValidationError)
+def _refuse_invalid(request: Request, exc: RequestValidationError) -> Answer[Any]:
     validation_errors = exc.errors()
-    if any(error["type"] == "json_invalid" for error in validation_errors):
-        first = validation_errors[0]
-        reason, place = first.get("ctx", {}).get("error", ""), first["loc"][-1]
-        return build_problem(NotJson(f"The body is not JSON, at character {place}: {reason}."))
     faults = [_make_fault(request, error) for error in validation_errors[:100]]
     detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
     return build_problem(errors.Invalid(f"{detail}.", faults=faults))
@@ -325,8 +311,7 @@ def _find_model(kind: Any) -> type[BaseModel] | None:
     return None
 
 
-async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
-    assert isinstance(exc, HTTPException)
+def _refuse_http(request: Request, exc: HTTPException) -> Answer[Any]:
     match exc.status_code:
         case 404:
             return build_problem(
@@ -343,15 +328,6 @@ async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
             )
         case _:
             return build_problem(NotJson(f"The body cannot be read: {exc.detail}."))
-
-
-async def handle_unexpected(request: Request, exc: Exception) -> ProblemAnswer:
-    """The answer to an error that no route names."""
-    refusal = find_refusal(exc)
-    if isinstance(refusal, errors.Conflict) and not refusal.faults and request.path_params:
-        # what the path names last is in a state that does not allow it
-        refusal.faults = (Fault(f"path.{list(request.path_params)[-1]}", refusal.detail),)
-    return build_problem(refusal)
 
 
 def find_refusal(exc: Exception) -> StoreError:

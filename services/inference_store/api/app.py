@@ -1,16 +1,14 @@
 """The api: routes, refusals, metrics. Built from parts that its caller opens and closes."""
 
-from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
-from starlette.middleware.cors import CORSMiddleware
 
 from inference_store.api import (
     accounting,
-    answer,
     certificates,
     dead_letters,
     drawing,
@@ -38,22 +36,11 @@ from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
-from .answer import NAME as WARNINGS
 from .authentication import Authenticator
 from .dependencies import AdmissionControl, Replica
 from .follow import Arrivals
-from .http import compress, match_escaped
 from .inference_models import LINES
-from .middleware import (
-    Foreground,
-    add_security_headers,
-    observe,
-    refuse_first,
-    refuse_foreign_host,
-    refuse_foreign_page,
-    refuse_large_head,
-    track_foreground,
-)
+from .middleware import Foreground, Surroundings
 from .routing import complete_openapi
 from .thumbnails import ThumbnailPage
 
@@ -122,10 +109,9 @@ def create_app(
     app.state.thumbnail_admission = AdmissionControl(
         "thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS
     )
-    app.state.foreground = Foreground()
+    foreground = app.state.foreground = Foreground()
     app.state.thumbnails = ThumbnailMaker(blobs)
     app.state.is_stopping = lambda: False
-    answer.handle_problems(app)
     # Apps share them: a route knows its app only by the request.
     app.router.routes.extend(route for part in _PARTS for route in part.router.routes)
     app.router.routes.extend(site.list_docs_routes())
@@ -133,28 +119,7 @@ def create_app(
     if settings.console == "on":
         app.router.routes.extend([*site.list_console_routes(), *sessions.ROUTES])
     complete_openapi(app, settings, _PIECES)
-    # From the innermost to the outermost.
-    app.add_middleware(track_foreground, foreground=app.state.foreground)
-    app.add_middleware(compress)
-    app.add_middleware(match_escaped)
-    app.add_middleware(refuse_first, check=refuse_large_head)
     origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]
-    app.add_middleware(refuse_first, check=partial(refuse_foreign_page, allowed=origins))
-    _allow_origins(app, origins)
-    if settings.auth == "off":
-        app.add_middleware(refuse_first, check=refuse_foreign_host)
-    app.add_middleware(observe, failed=answer.handle_unexpected)
-    app.add_middleware(add_security_headers)
+    routes, is_local = AsyncExitStackMiddleware(app.router), settings.auth == "off"
+    app.middleware_stack = Surroundings(routes, foreground, origins=origins, is_local=is_local)
     return app
-
-
-def _allow_origins(app: FastAPI, origins: list[str]) -> None:
-    """Allow pages of these origins to ask from a browser; they send keys, never cookies."""
-    if origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "If-Match"],
-            expose_headers=["ETag", "Location", "Retry-After", WARNINGS],
-        )

@@ -248,7 +248,7 @@ def find_client(request: Request) -> str | None:
     """Return the client's address. A header of a trusted proxy may have set it to any text."""
     if request.client is None:
         return None
-    return "".join(character for character in request.client.host if character.isprintable())[:64]
+    return "".join(filter(str.isprintable, request.client.host))[:64]
 
 
 def _read_declared_size(request: Request) -> int:

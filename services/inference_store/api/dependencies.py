@@ -1,7 +1,7 @@
 """The parameters of routes: connections, on the replica or the first Postgres, and If-Match.
 
-The transaction of a request opens and commits here. `scope="function"`: it ends before the answer
-is sent, so that what was answered is committed.
+The transaction of a request opens and commits here; it ends before the answer is sent, so that what
+was answered is committed.
 
 Admission control bounds how many queries and streams run at once, in all and for one caller. A
 query that has to wait begins as soon as another one ends: first that of the caller with the fewest
@@ -15,18 +15,18 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import structlog
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.ledger import LedgerWatch
 from inference_store.index import database
 from inference_store.index.distribution import is_known_whole
 from inference_store.inference.errors import Invalid, TooManyQueries
@@ -151,8 +151,11 @@ class Replica:
     """
 
     def __init__(self, first: AsyncEngine, replica: AsyncEngine | None = None) -> None:
-        self._first = first
-        self._replica = replica
+        # Statements that change nothing run each by itself: none waits for a transaction to begin
+        # or to end, and nothing is locked between them.
+        itself = {"isolation_level": "AUTOCOMMIT"}
+        self._first = first.execution_options(**itself)
+        self._replica = replica and replica.execution_options(**itself)
         self._left_alone_until = 0.0
 
     @property
@@ -160,21 +163,11 @@ class Replica:
         """Check whether a read may be older than what was answered before."""
         return self._replica is not None
 
-    @asynccontextmanager
-    async def connect(
-        self, settings: database.Settings = database.NONE
-    ) -> AsyncIterator[AsyncConnection]:
+    async def open(self, settings: database.Settings) -> AsyncConnection:
         """Open a connection for one query. Raises what the first Postgres raises.
 
         `settings`: the session settings that it has, unless the tables are, or may be, distributed.
         """
-        connection = await self._open(settings)
-        try:
-            yield connection
-        finally:
-            await connection.close()
-
-    async def _open(self, settings: database.Settings) -> AsyncConnection:
         replica = self._get_available()
         if replica is not None:
             try:
@@ -231,40 +224,27 @@ async def querying(
 
 
 @asynccontextmanager
-async def looking_up(access: Access) -> AsyncIterator[AsyncConnection]:
-    """Open a connection to look inferences up by their ids, for no longer than that takes."""
-    async with _read_only(access, BY_ID) as connection:
-        yield connection
-
-
-@asynccontextmanager
 async def _read_only(
     access: Access, settings: database.Settings = database.NONE
 ) -> AsyncIterator[AsyncConnection]:
     replica: Replica = access.app.replica
     if replica.is_lagging:
         await access.settle()
-    async with replica.connect(settings) as connection:
-        # Statements that change nothing run each by itself: none waits for a transaction to begin
-        # or to end, and nothing is locked between them.
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
+    async with aclosing(await replica.open(settings)) as connection:
         yield connection
         if not replica.is_lagging:  # otherwise a connection of its own writes it
             await access.write_reads(connection)
 
 
+looking_up = partial(_read_only, settings=BY_ID)
+"""Open a connection to look inferences up by their ids, for no longer than that takes."""
+
+
 def _depend(open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection]]) -> Any:
-    async def opened(access: Asking) -> AsyncIterator[AsyncConnection]:
-        async with open(access) as connection:
-            yield connection
+    def opened(access: Asking) -> AbstractAsyncContextManager[AsyncConnection]:
+        return open(access)
 
-    return Depends(opened, scope="function")
-
-
-async def ledger_agrees(request: Request) -> None:
-    """Raise LedgerDiverged while Postgres is an older backup, which would show what is erased."""
-    watch: LedgerWatch = request.app.state.ledger_watch
-    await watch.require()
+    return Depends(opened)
 
 
 async def _read_if_match(

@@ -7,23 +7,24 @@ reader gets each line as early as it would without compression.
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 import cramjam
 from fastapi import Path
 from pydantic import AfterValidator
-from starlette.datastructures import Headers, MutableHeaders
+from pydantic_core import PydanticUndefined
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import IdentityResponder
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Send
 
 from inference_store.export.formats import FORMATS
-from inference_store.inference.errors import RangeNotSatisfiable, TooLarge
+from inference_store.inference.errors import NotJson, RangeNotSatisfiable, TooLarge
 from inference_store.inference.json_text import read_object
 from inference_store.inference.layout import check_id
 
@@ -37,7 +38,8 @@ _SPELLINGS: Final = {"x-gzip": "gzip"}
 _MOST_REMEMBERED: Final = 64
 
 
-def choose_type(accept: str, offered: Sequence[str]) -> str | None:
+@lru_cache(_MOST_REMEMBERED)  # clients send few different headers
+def choose_type(accept: str, offered: tuple[str, ...]) -> str | None:
     """Return the media type to answer with, out of `offered`; None: none is accepted."""
     ranges = list(_iterate_ranges(accept or ANY))
     ranks = {kind: _rank(kind, ranges) for kind in offered}
@@ -45,7 +47,7 @@ def choose_type(accept: str, offered: Sequence[str]) -> str | None:
     return best if ranks[best][0] > 0 else None
 
 
-@lru_cache(_MOST_REMEMBERED)  # clients send few different headers
+@lru_cache(_MOST_REMEMBERED)
 def choose_coding(accept_encoding: str) -> str | None:
     """Return the content coding to answer with; None: no coding."""
     qualities = {
@@ -112,36 +114,6 @@ def read_range(header: str, size: int) -> tuple[int, int] | None:
     return begin, min(end, size)
 
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def of_requests(
-    answer: Callable[Concatenate[ASGIApp, Scope, Receive, Send, _P], Awaitable[None]],
-) -> Callable[Concatenate[ASGIApp, _P], ASGIApp]:
-    """Make an ASGI middleware of what is done for each HTTP request."""
-
-    def build(app: ASGIApp, /, *args: _P.args, **kwargs: _P.kwargs) -> ASGIApp:
-        async def call(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http":
-                await answer(app, scope, receive, send, *args, **kwargs)
-            else:
-                await app(scope, receive, send)
-
-        return call
-
-    return build
-
-
-@of_requests
-async def match_escaped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Match routes on the path as it came: decoded, `a%2Fb` would be two segments."""
-    raw = scope.get("raw_path") or quote(scope["path"]).encode()
-    # In place: those outside see which route was taken in the same scope.
-    scope["path"] = raw.decode("latin-1")
-    await app(scope, receive, send)
-
-
 def decode_segment(segment: str) -> str:
     """Return the id that a segment of the path spells. Raises ValueError."""
     try:
@@ -180,6 +152,10 @@ InferenceId = Annotated[
 ]
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
 async def read_in_thread(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Return or raise what `read` does, when its turn comes, beside the event loop.
 
@@ -200,13 +176,14 @@ MOST_ITEMS: Final = 20_000
 then."""
 _SMALL_BODY = 64 * 1024
 _SMALL_DIGITS = 18
+_JSON_TYPE: Final = re.compile(r"\s*application/([^/;]*\+)?json\s*(;.*)?", re.ASCII | re.IGNORECASE)
 
 
 class ExactRequest(Request):
-    """A request whose body was read within the limit, with exact numbers."""
+    """A request whose body is read within the limit, with exact numbers."""
 
-    async def load(self, limit: int) -> None:
-        """Read the body.
+    async def load(self, limit: int) -> int:
+        """Read the body, and return how many bytes it has.
 
         Raises TooLarge as soon as it exceeds `limit` bytes, or if it has more items than any body
         may have.
@@ -220,13 +197,22 @@ class ExactRequest(Request):
         self._body = b"".join(pieces)
         if sum(map(self._body.count, (b",", b"[", b"{"))) > MOST_ITEMS:
             raise TooLarge(f"The body has over {MOST_ITEMS:,} items: commas, `[` and `{{`.")
+        return size
 
-    async def json(self) -> Any:
-        """Return the body; a number with a point or many digits is a Decimal."""
-        body = await self.body()
-        return (
-            exact_json(body) if len(body) <= _SMALL_BODY else await read_in_thread(exact_json, body)
-        )
+    async def read_content(self) -> Any:
+        """Return what the JSON of the body says, or the bytes of a body of another type; a number
+        with a point or many digits is a Decimal. Raises NotJson."""
+        body = self._body
+        if not _JSON_TYPE.fullmatch(self.headers.get("Content-Type", "")):
+            return body or PydanticUndefined
+        try:
+            if len(body) > _SMALL_BODY:
+                return await read_in_thread(exact_json, body)
+            return exact_json(body) if body else PydanticUndefined
+        except json.JSONDecodeError as exc:
+            raise NotJson(f"The body is not JSON, at character {exc.pos}: {exc.msg}.") from None
+        except InvalidOperation:
+            raise NotJson("The body cannot be read: There was an error parsing the body.") from None
 
 
 def exact_json(body: bytes) -> Any:
@@ -265,20 +251,15 @@ _TYPES: Final = (
 )
 
 
-@of_requests
-async def compress(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Compress text answers for clients that accept it."""
-    coding = choose_coding(",".join(Headers(scope=scope).getlist("accept-encoding")))
-    await (app if coding is None else _Responder(app, coding))(scope, receive, send)
+class Compressed(IdentityResponder):
+    """Sends an answer, its text in a coding: Starlette's, which keeps what needs no compression."""
 
-
-class _Responder(IdentityResponder):
-    """Starlette's, which keeps what needs no compression, with our codings."""
-
-    def __init__(self, app: ASGIApp, coding: str) -> None:
-        super().__init__(app, _LEAST_BYTES)
+    def __init__(self, send: Send, coding: str) -> None:
+        none: Any = None  # the app is called by whoever sends by this
+        super().__init__(none, _LEAST_BYTES, exclude_content_types=("text/event-stream",))
+        self.send = send
         self.content_encoding = coding
-        self._compressor = CODINGS[coding].Compressor(_LEVEL)
+        self._compressor: Any = None
 
     async def send_with_compression(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -297,5 +278,7 @@ class _Responder(IdentityResponder):
         return await asyncio.to_thread(self._compress, body, more_body)
 
     def _compress(self, body: bytes, more_body: bool) -> bytes:
+        if self._compressor is None:  # most answers are small
+            self._compressor = CODINGS[self.content_encoding].Compressor(_LEVEL)
         self._compressor.compress(body)
         return bytes(self._compressor.flush() if more_body else self._compressor.finish())

@@ -11,49 +11,33 @@ answer begins; the pages of a stream are not.
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 import structlog
 from fastapi.routing import APIRoute
 from opentelemetry.trace import Span, SpanKind
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from inference_store.api.answer import build_problem
 from inference_store.inference.errors import ForeignRequest, HeadersTooLarge, StoreError
 from inference_store.platform import traces
 from inference_store.platform.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
 from inference_store.platform.settings import is_loopback
 
-from .answer import HEADERS
-from .http import of_requests
+from .answer import HEADERS, NAME, build_problem, refuse
+from .http import Compressed, choose_coding
 from .site import CONSOLE, CONSOLE_POLICY, DOCS, DOCS_POLICY
 
 OTHER = "other"
-
-
 CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
-
-
-@of_requests
-async def refuse_first(
-    app: ASGIApp,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    *,
-    check: Callable[[Scope], StoreError | None],
-) -> None:
-    """Refuse a request for which `check` returns why, before anything is done."""
-    refusal = check(scope)
-    await (app if refusal is None else build_problem(refusal))(scope, receive, send)
 
 
 def refuse_foreign_host(scope: Scope) -> StoreError | None:
@@ -149,79 +133,113 @@ class Foreground:
         return True
 
 
-@of_requests
-async def track_foreground(
-    app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, foreground: Foreground
-) -> None:
-    """Have each request in the foreground until its answer begins."""
-    is_inside = True
-
-    def leave() -> None:
-        nonlocal is_inside
-        if is_inside:
-            is_inside = False
-            foreground.leave()
-
-    async def sending(message: Message) -> None:
-        await send(message)
-        leave()
-
-    foreground.enter()
-    try:
-        await app(scope, receive, sending)
-    finally:
-        leave()
-
-
 _REQUEST_ID = "x-request-id"
 _CLIENT_LEFT = 499  # nginx's number: HTTP has no status for it
 # What callers send is written to logs and into their answer.
 _VALID_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _log = structlog.get_logger()
-Failed = Callable[[Request, Exception], Awaitable[Response]]
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
-@of_requests
-async def observe(
-    app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, failed: Failed
-) -> None:
-    """Count, time, log and trace requests by their route: their path has ids."""
-    began, status = time.monotonic(), 0
-    headers = Headers(scope=scope)
-    sent = headers.get(_REQUEST_ID, "")
-    name = sent if _VALID_ID.fullmatch(sent) else str(uuid4())
+class Surroundings:
+    """All that surrounds the routes, as one layer: each more is passed again after every wait."""
 
-    async def noted(message: Message) -> None:
-        nonlocal status
-        if message["type"] == "http.response.start":
-            status = message["status"]
-            MutableHeaders(scope=message)[_REQUEST_ID] = name
-        await send(message)
+    def __init__(
+        self,
+        routes: ASGIApp,
+        foreground: Foreground,
+        *,
+        origins: Sequence[str] = (),
+        is_local: bool = False,
+    ) -> None:
+        """`origins`: whose pages may ask from a browser, with keys and never with cookies;
+        `is_local`: only requests that use a name of this machine are answered."""
+        self._routes = routes
+        self._foreground = foreground
+        self._origins = frozenset(origins)
+        self._is_local = is_local
+        self._admitted: ASGIApp = self._admit
+        if origins:
+            self._admitted = CORSMiddleware(
+                self._admit,
+                allow_origins=origins,
+                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=["Authorization", "Content-Type", "If-Match"],
+                expose_headers=["ETag", "Location", "Retry-After", NAME],
+            )
 
-    method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
-    span = _begin_span(method, scope, headers)
-    with IN_PROGRESS.track_inprogress(), traces.ended(span), bound_contextvars(request_id=name):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count, time, log and trace a request by its route: its path has ids."""
+        if scope["type"] != "http":
+            await self._routes(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+        headers = Headers(scope=scope)
+        sent = headers.get(_REQUEST_ID, "")
+        name = sent if _VALID_ID.fullmatch(sent) else str(uuid4())
+        path, is_tls = scope["path"], scope.get("scheme") == "https"
+        policy = next((own for begins, own in _POLICIES.items() if path.startswith(begins)), "")
+        ours = {_REQUEST_ID.encode(): name.encode(), **_encode_headers(policy, is_tls)}
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = message.get("headers", ())
+                more = ours.keys() - {name for name, _ in own}  # what it does not set itself
+                message["headers"] = [*own, *((name, ours[name]) for name in ours if name in more)]
+            await send(message)
+
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        span = _begin_span(method, scope, headers)
+        with IN_PROGRESS.track_inprogress(), traces.ended(span), bound_contextvars(request_id=name):
+            try:
+                if self._is_local and (refusal := refuse_foreign_host(scope)):
+                    await build_problem(refusal)(scope, receive, noted)
+                else:
+                    await self._admitted(scope, receive, noted)
+            except ClientDisconnect:  # while its body was read: nobody is there to answer
+                status = status or _CLIENT_LEFT
+            # the outermost place: logged and answered here, with the request's id
+            except Exception as error:
+                if status:
+                    raise
+                await refuse(Request(scope), error)(scope, receive, noted)
+            finally:
+                _record(scope, span, method, status or 500, began)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a request answered by its route, in the foreground until its answer begins."""
+        refusal = refuse_foreign_page(scope, self._origins) or refuse_large_head(scope)
+        if refusal is not None:
+            await build_problem(refusal)(scope, receive, send)
+            return
+        # Routes match the path as it came: decoded, `a%2Fb` would be two segments.
+        raw = scope.get("raw_path") or quote(scope["path"]).encode()
+        scope["path"] = raw.decode("latin-1")
+        coding = choose_coding(",".join(Headers(scope=scope).getlist("accept-encoding")))
+        if coding is not None:
+            send = Compressed(send, coding).send_with_compression
+        has_begun = False
+
+        async def begun(message: Message) -> None:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                self._foreground.leave()
+            await send(message)
+
+        self._foreground.enter()
         try:
-            await app(scope, receive, noted)
-        except ClientDisconnect:  # while its body was read: nobody is there to answer
-            status = status or _CLIENT_LEFT
-        # the outermost place: logged and answered here, with the request's id
+            await self._routes(scope, receive, begun)
         except Exception as error:
-            if status:
+            if has_begun or isinstance(error, ClientDisconnect):
                 raise
-            answer = await failed(Request(scope), error)
-            await answer(scope, receive, noted)
+            await refuse(Request(scope), error)(scope, receive, begun)
+            error.__traceback__ = None  # one that is raised again and again would grow
         finally:
-            # only now: the router has added it, unless the request was refused before
-            matched = scope.get("route")
-            route = matched.path_format if isinstance(matched, APIRoute) else OTHER
-            REQUESTS.labels(method, route, str(status or 500)).inc()
-            seconds = time.monotonic() - began
-            REQUEST_SECONDS.labels(route).observe(seconds)
-            about = {"method": method, "route": route, "status": status or 500}
-            _log.info("request", action="request", **about, seconds=round(seconds, 4))
-            _describe_span(span, method, route, status or 500)
+            if not has_begun:
+                self._foreground.leave()
 
 
 def _begin_span(method: str, scope: Scope, headers: Headers) -> Span:
@@ -236,7 +254,15 @@ def _begin_span(method: str, scope: Scope, headers: Headers) -> Span:
     return traces.begin(method, SpanKind.SERVER, attributes, headers=headers)
 
 
-def _describe_span(span: Span, method: str, route: str, status: int) -> None:
+def _record(scope: Scope, span: Span, method: str, status: int, began: float) -> None:
+    # only now: the router has added it, unless the request was refused before
+    matched = scope.get("route")
+    route = matched.path_format if isinstance(matched, APIRoute) else OTHER
+    REQUESTS.labels(method, route, str(status)).inc()
+    seconds = time.monotonic() - began
+    REQUEST_SECONDS.labels(route).observe(seconds)
+    about = {"method": method, "route": route, "status": status}
+    _log.info("request", action="request", **about, seconds=round(seconds, 4))
     if span.is_recording():
         span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
@@ -259,21 +285,11 @@ _POLICIES: Final = {
 }
 
 
-@of_requests
-async def add_security_headers(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Add the headers that an answer does not set itself."""
+@cache
+def _encode_headers(policy: str, is_tls: bool) -> Mapping[bytes, bytes]:
     ours = dict(HEADERS)
-    if scope.get("scheme") == "https":
+    if policy:
+        ours |= {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+    if is_tls:
         ours["Strict-Transport-Security"] = "max-age=31536000"
-    for prefixes, policy in _POLICIES.items():
-        if scope["path"].startswith(prefixes):
-            ours |= {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
-
-    async def added(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in ours.items():
-                headers.setdefault(name, value)
-        await send(message)
-
-    await app(scope, receive, added)
+    return {name.lower().encode(): value.encode() for name, value in ours.items()}

@@ -463,6 +463,7 @@ def format_inference(
         "aliases": inference.aliases,
     }
     item.update(zip(_UNCHANGED, _get_unchanged(row), strict=True))
+    item["capture_id"] = item["capture_id"] and str(item["capture_id"])  # orjson would ask us
     fit_times(item, _TIMES)
     for name in LATENCIES:
         item[name] = compute_latency(row, name)

@@ -1,8 +1,7 @@
 """Registrations: the models that the store knows, how their responses are read, their projects."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -373,17 +372,6 @@ async def list_projects(
 
 
 _MOST_NAMED: Final = 3
-
-
-@asynccontextmanager
-async def naming_nearest_models(
-    connection: AsyncConnection, model_id: str, within: AccessScope
-) -> AsyncIterator[None]:
-    """Raise NotFound with the nearest ids within the scope in place of NotFound without them."""
-    try:
-        yield
-    except NotFound:
-        raise await refuse_model(connection, model_id, within) from None
 
 
 async def refuse_model(

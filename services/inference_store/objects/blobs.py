@@ -1,17 +1,20 @@
 """The blobs of inferences in any S3 server."""
 
 import asyncio
+import hmac
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
+from hashlib import sha256
 from io import BytesIO
 from mmap import ACCESS_READ, mmap
 from os import SEEK_END
 from threading import Lock
 from typing import BinaryIO, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+from urllib.parse import quote, urlsplit
 
 from minio import Minio
 from minio.error import S3Error
@@ -45,6 +48,7 @@ from .transfers import (
 )
 
 _REFUSED_SECONDS: Final = 1.0
+_SIGNED = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={}&X-Amz-Date={}&X-Amz-Expires={}"
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -113,6 +117,8 @@ class Blobs:
         self.silence = Silence(settings.s3_timeout_seconds)
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
+        # by bucket: the origin of its links, and the path before a key
+        self._places: dict[str, tuple[str, str]] = {}
         self._encryption = minio_encryption(settings)
         self._deletion = Deletion(self._minio)
         self._threads = threads
@@ -256,9 +262,28 @@ class Blobs:
         if key.bucket not in self.buckets.allowed:
             raise BlobMissing(f"bucket {key.bucket}: {NOT_ALLOWED}")
         with translate_errors():
-            return self._public.presigned_get_object(
-                key.bucket, key.key, timedelta(seconds=seconds), request_date=at
-            )
+            return self._sign(key, seconds, at)
+
+    def _sign(self, key: StorageKey, seconds: int, at: datetime | None) -> str:
+        """Sign as minio does, at a tenth of the cost: what links share is computed once."""
+        of_minio = self._public.presigned_get_object
+        id = self._settings.s3_access_key.get_secret_value()
+        if not id:  # it finds credentials, which end
+            return of_minio(key.bucket, key.key, timedelta(seconds=seconds), request_date=at)
+        if key.bucket not in self._places:
+            link = urlsplit(of_minio(key.bucket, "x"))
+            self._places[key.bucket] = f"{link.scheme}://{link.netloc}", link.path[:-1]
+        origin, folder = self._places[key.bucket]
+        path, host = folder + quote(key.key), origin.partition("://")[2]
+        stamp = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        scope = f"{stamp[:8]}/{self._settings.s3_region}/s3/aws4_request"
+        quoted, secret = _derive(id, self._settings.s3_secret_key.get_secret_value(), scope)
+        query = f"{_SIGNED.format(quoted, stamp, seconds)}&X-Amz-SignedHeaders=host"
+        request = f"GET\n{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD"
+        hash = sha256(request.encode()).hexdigest()
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hash}"
+        signature = hmac.digest(secret, text.encode(), "sha256").hex()
+        return f"{origin}{path}?{query}&X-Amz-Signature={signature}"
 
     def list_versions(self, keys: Iterable[StorageKey]) -> Listed:
         """Call `Deletion.list_versions` for the keys in allowed buckets."""
@@ -393,6 +418,15 @@ class Blobs:
     def _refuse_unaddressable(self, key: StorageKey) -> None:
         if not is_addressable(key.key):
             raise BlobMissing(f"{key}: no client can address `.` and `..`")
+
+
+@lru_cache(4)
+def _derive(id: str, secret: str, scope: str) -> tuple[str, bytes]:
+    """Return the quoted id and the key that sign what has a day, region and service in common."""
+    key = f"AWS4{secret}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return quote(f"{id}/{scope}", safe=""), key
 
 
 def _find_end(client: Minio, key: StorageKey, version: str | None) -> datetime | None:

@@ -181,7 +181,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 def compute_latency(row: Mapping[str, Any], name: str) -> float | None:
     """Return a latency in milliseconds; None if it did not begin or end."""
-    start, end = (row[column] for column in LATENCIES[name])
+    start, end = map(row.__getitem__, LATENCIES[name])
     return None if start is None or end is None else (end - start) / _MICROSECOND / 1000
 
 

@@ -325,7 +325,7 @@ STORAGE_KEYS: Final = {blob: f"{blob}_storage_key" for blob in BLOBS}
 
 def get_storage_key(inference: Inference, blob: str) -> str | None:
     """Return the key of a blob; None if there is none, or none any more."""
-    if is_erased(inference, blob):
+    if (inference.input_erased or inference.response_erased) and is_erased(inference, blob):
         return None
     key: str | None = inference.row[STORAGE_KEYS[blob]]
     return key

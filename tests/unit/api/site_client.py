@@ -6,16 +6,11 @@ import httpx
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
-from inference_store.api import answer
-from inference_store.api.http import compress, match_escaped
-from inference_store.api.middleware import add_security_headers
+from inference_store.api.middleware import Foreground, Surroundings
 
 
 def make_site_client(routes: Sequence[BaseRoute]) -> httpx.AsyncClient:
-    """Return a client of an app with these routes and the layers that `create_app` adds."""
+    """Return a client of an app with these routes and what surrounds those of `create_app`."""
     app = FastAPI(redirect_slashes=False, routes=list(routes), docs_url=None)
-    answer.handle_problems(app)
-    app.add_middleware(compress)
-    app.add_middleware(match_escaped)
-    app.add_middleware(add_security_headers)
+    app.middleware_stack = Surroundings(app.router, Foreground())
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api")

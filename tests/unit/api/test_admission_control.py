@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inference_store.api import follow
 from inference_store.api.dependencies import AdmissionControl
 from inference_store.api.follow import Arrived, iterate_events
-from inference_store.api.middleware import Foreground, track_foreground
+from inference_store.api.middleware import Foreground, Surroundings
 from inference_store.inference.errors import Busy, TooManyQueries, Unauthorized
 from inference_store.platform.metrics import SHOWN
 from inference_store.query.search import Arrival
@@ -187,7 +187,8 @@ async def serve(app: ASGIApp, foreground: Foreground) -> list[Message]:
     async def send(message: Message) -> None:
         messages.append(message)
 
-    await track_foreground(app, foreground=foreground)({"type": "http"}, receive, send)
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    await Surroundings(app, foreground)(scope, receive, send)
     return messages
 
 

@@ -64,6 +64,8 @@ async def test_each_path_of_the_openapi_has_its_methods(
     transport = httpx.ASGITransport(apps[0])
     assert len(paths) > 50
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for page in ("/redoc", "/reference", "/openapi.json"):
+            assert (await client.get(page)).status_code == 200, page
         for path, item in [*paths.items(), ("/v1/nowhere", {})]:
             with capture_logs() as lines:
                 answer = await client.request("TRACE", path.replace("{", "a-").replace("}", ""))

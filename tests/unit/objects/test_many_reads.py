@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -14,7 +15,13 @@ from obstore.exceptions import PermissionDeniedError
 from inference_store.inference import errors
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store.objects.clients import WebIdentity, http_pool, web_identity, without_secrets
+from inference_store.objects.clients import (
+    WebIdentity,
+    http_pool,
+    minio_client,
+    web_identity,
+    without_secrets,
+)
 from inference_store.objects.listing import is_addressable, is_plain
 from inference_store.objects.transfers import OVER_BUDGET, Fetched, get_many, translate_error
 from inference_store.platform.settings import BlobSettings, WrongSetting
@@ -35,6 +42,20 @@ def test_nothing_connects_before_the_first_request_and_links_are_public() -> Non
     with Blobs(make_blob_settings(s3_public_endpoint="https://s3.example.com")) as blobs:
         link = blobs.presign(blobs.parse("a b"), 60)
     assert link.startswith("https://s3.example.com/ours/a%20b?")
+
+
+def test_links_are_signed_as_minio_signs_them() -> None:
+    """Also where AWS names the bucket in the host."""
+    at, minute = datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC), timedelta(minutes=1)
+    aws = {"s3_endpoint": "https://s3.eu-west-1.amazonaws.com", "s3_region": "eu-west-1"}
+    for changes in ({}, aws, aws | {"s3_bucket": "with.dots"}):
+        settings = make_blob_settings(**changes)
+        sign = minio_client(settings, settings.s3_endpoint).presigned_get_object
+        with Blobs(settings) as blobs:
+            for name in ("a b+c%~!*'()@&=?é#/x", "a//b", "/lead", "tail/", "_-.", ":,;$[]"):
+                key = StorageKey(settings.s3_bucket, name)
+                theirs = sign(key.bucket, name, minute, request_date=at)
+                assert blobs.presign(key, 60, at=at) == theirs, key
 
 
 def test_a_bucket_off_the_list_is_refused_by_name() -> None:
