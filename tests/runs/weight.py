@@ -38,7 +38,7 @@ BUDGETS: Final = {
     "tests": (545, 77_800),
     "client": (53, 8_950),
     "benchmarks": (39, 6_000),
-    "docs": (48, 8_000),
+    "docs": (48, 8_010),
     "console": (155, 15_530),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.

@@ -60,14 +60,14 @@ class Names:
     labels: Mapping[str, int] = field(default_factory=dict)
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """The metadata keys `longitude` and `latitude`."""
+    compile: Callable[..., Condition] | None = field(default=None, compare=False, repr=False)
+    """`compile_condition`, for the predicates inside values and conditions."""
     _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def condition_of(self, predicate: typed.Predicate, *, when: bool = True) -> Condition:
         """Compile a predicate inside what is being compiled."""
-        # The two need each other: a value may be made of a condition.
-        from .compiled import compile_condition  # noqa: PLC0415
-
-        return compile_condition(predicate, self, when=when)
+        assert self.compile is not None
+        return self.compile(predicate, self, when=when)
 
     def bind_one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
         """Return a value as a parameter; equal values share one parameter."""

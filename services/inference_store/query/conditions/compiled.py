@@ -37,6 +37,8 @@ from .sides import SQL_COMPARISONS, Side, build_side, test_location
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
     """Compile a predicate to the condition that it is true, or (`when` False) false; never NULL."""
+    if names.compile is None:
+        names = replace(names, compile=compile_condition)
     return _COMPILERS[type(predicate)](predicate, names, when)
 
 
@@ -347,7 +349,7 @@ def compile_wanted(predicate: Predicate, names: Names) -> Condition | None:
     """Compile that one prediction satisfies a condition on predictions that the predicate wants
     satisfied; None: it wants none."""
     wanted = tuple(_find_wanted(predicate))
-    return names.condition_of(typed.Or(wanted)) if wanted else None
+    return compile_condition(typed.Or(wanted), names) if wanted else None
 
 
 def _find_wanted(predicate: Predicate, *, when: bool = True) -> Iterator[Predicate]:
