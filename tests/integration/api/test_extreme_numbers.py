@@ -125,3 +125,10 @@ async def test_pages_are_in_exact_order(api: Api) -> None:
                 break
         values = [_VALUES[int(id_)] for id_ in ids]
         assert values == sorted(_VALUES, reverse=bool(sign)), path
+
+
+async def test_small_powers_are_no_zeros(api: Api) -> None:
+    """Postgres' own power of a whole exponent has sixteen decimals, however small it is."""
+    for text, number in (("n = 0.1 AND n ^ 20 > 0", 1), ("10 ^ -30 = 0", 0), ("n ^ -20 = 1e20", 1)):
+        counted = await api.ask("/v1/models/model/inferences/count", {"filter": text})
+        assert counted["count"] == number, text

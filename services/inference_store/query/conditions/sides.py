@@ -292,6 +292,7 @@ def _divided(left: _Sql, right: _Sql) -> _Sql:
 
 _ZERO: _Sql = literal_column("0::numeric", Numeric())
 _ONE: _Sql = literal_column("1::numeric", Numeric())
+_FINE: Final[_Sql] = literal_column("'0e-320'::numeric", Numeric())
 _MOST_LOGARITHM: Final[_Sql] = literal_column("690::numeric", Numeric())
 
 
@@ -302,11 +303,14 @@ def _power(base: _Sql, exponent: _Sql) -> _Sql:
     once = func.unnest(*lists).table_valued("x", "y", name="once").render_derived()
     x, y = cast(once.c.x, Numeric), cast(once.c.y, Numeric)
     logarithm = y * func.ln(func.abs(func.nullif(x, _ZERO)))
-    is_real = and_(or_(x > _ZERO, y == func.trunc(y)), func.abs(logarithm) <= _MOST_LOGARITHM)
+    is_whole = y == func.trunc(y)
+    is_real = and_(or_(x > _ZERO, is_whole), func.abs(logarithm) <= _MOST_LOGARITHM)
+    # a whole power has no more decimals than its base, or sixteen
+    fine = case((is_whole, x + _FINE), else_=x)
     power = case(
         (and_(y == _ZERO, x.is_not(None)), _ONE),
         (and_(x == _ZERO, y > _ZERO), _ZERO),
-        (is_real, func.power(x, y, type_=Numeric())),
+        (is_real, func.power(fine, y, type_=Numeric())),
     )
     return select(power).correlate_except(once).scalar_subquery()
 

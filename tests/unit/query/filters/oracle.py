@@ -328,6 +328,10 @@ def _leading(number: Decimal) -> tuple[int, int]:
     return weight, int(EXACT.scaleb(abs(number), -_GROUP * weight))
 
 
+_FINE: Final = 320
+"""Decimals of a power with a whole exponent."""
+
+
 def _power(base: Decimal, exponent: Decimal) -> Decimal | None:
     """Return the power with the digits of Postgres; None: it is not real, or beyond 1e±299."""
     if not exponent or not base:
@@ -337,7 +341,8 @@ def _power(base: Decimal, exponent: Decimal) -> Decimal | None:
     if (base < 0 and not whole) or abs(logarithm) > 690:
         return None
     scale = _SIGNIFICANT - int(logarithm / _ROUNDED.ln(Decimal(10)))
-    scale = min(max(scale, _scale_of(base), _scale_of(exponent), 0), _MOST_SCALE)
+    least = _FINE if whole else 0
+    scale = min(max(scale, _scale_of(base), _scale_of(exponent), least), _MOST_SCALE)
     return _quantize(_ROUNDED.power(base, exponent), scale)
 
 

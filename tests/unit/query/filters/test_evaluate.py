@@ -117,7 +117,9 @@ def test_filters_that_calculate() -> None:
         ("frame_number ^ 2 = 15241578753238836750190521", {"frame_number": 3904046971190}, False),
         ("frame_number ^ 2 = 12345678987654321", {"frame_number": 111111111}, True),
         ("frame_number ^ 3 = 1371742041152263374409999", {"frame_number": 111111110}, False),
-        # a power that is not multiplied out is rounded to 16 digits, or to a whole number
+        # a power that is not multiplied out is rounded: of a whole exponent to 320 decimals
+        ("10 ^ -30 = 0", {}, False),
+        ("frame_number ^ -30 = 1e-30", {"frame_number": 10}, True),
         (f"frame_number ^ 11 = {1001**11}", {"frame_number": 1001}, True),
         (f"frame_number ^ 12 = {1001**12}", {"frame_number": 1001}, True),
         (f"inference.width ^ 16 = {641**16}", {}, True),
