@@ -96,7 +96,8 @@ async def test_explained(api: Api) -> None:
     for body, path, form in (
         ({}, _QUERY, "everything; time"),
         (condition, _QUERY, "metadata; time"),
-        ({**condition, "sort": "-s"}, _QUERY, "metadata; few"),
+        # on Citus the lists of several models are not counted
+        ({**condition, "sort": "-s"}, _QUERY, f"metadata; {'walk' if ON_CITUS else 'few'}"),
         ({"sort": "rank"}, _QUERY, "everything; walk"),
         ({"sort": "top_score"}, f"{_ONE}/query", "everything; sort"),
         (condition, f"{_ONE}/query", "metadata; time"),

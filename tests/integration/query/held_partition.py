@@ -106,14 +106,18 @@ async def _end_waiting(
     pid, view = ("global_pid", "citus_stat_activity") if everywhere else ("pid", "pg_stat_activity")
     address = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     watcher = await asyncpg.connect(address)
-    ended = set()
+    ended = set[tuple[object, ...]]()
+    cancelled = dict[int, int]()
 
     async def end() -> None:
-        for waiting in map(tuple, await watcher.fetch(_WAITING.format(pid=pid, view=view))):
-            if waiting not in ended:
-                ended.add(waiting)
-                clock.now += _find_limit(sent)
-                await watcher.execute(f"SELECT pg_cancel_backend({waiting[0]})")
+        found = set(map(tuple, await watcher.fetch(_WAITING.format(pid=pid, view=view))))
+        # on Citus a statement waits on several nodes, and a second cancel would end the next one
+        waiting = {backend for backend, _ in found - ended if cancelled.get(backend) != len(sent)}
+        ended.update(found)
+        for backend in waiting:
+            cancelled[backend] = len(sent)
+            clock.now += _find_limit(sent)
+            await watcher.execute(f"SELECT pg_cancel_backend({backend})")
 
     try:
         await until(end, lambda _: False, seconds=3600)  # until it is cancelled
