@@ -248,7 +248,6 @@ def test_each(
 
     The planner cannot turn them into joins, whose other side would be read as a whole.
     """
-    scan_range = replace(scan_range, one_by_one=True)
     tests: list[ColumnElement[bool]] = [
         case((condition.holds(scan_range, uid), True), else_=False).is_(True)
         for condition in conditions
@@ -283,7 +282,9 @@ def _read_lists(query: Query, plan: Plan, *, first: bool) -> Select[Any]:
     found = select(rows.c.uid).select_from(joined)
     if others and plan.shortest is not None:
         found = select(mark_short(found, "both").c.uid)
-    return _test_others(query, [driving[index] for index in by_length], plan.scan_range, found)
+    # for a page few are tested; for a count all, which Postgres may hash
+    here = replace(plan.scan_range, one_by_one=first)
+    return _test_others(query, [driving[index] for index in by_length], here, found)
 
 
 def _test_others(

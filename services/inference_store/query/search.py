@@ -334,7 +334,8 @@ def _select_stride(
     [uid] = entries.selected_columns
     others = [one for one in search.query.conditions if one is not ordered]
     matches = entries.add_columns(false().label("is_end"))
-    matches = matches.where(*test_each(search.query, others, here, uid))
+    apart = replace(here, one_by_one=True)
+    matches = matches.where(*test_each(search.query, others, apart, uid))
     if share is None:
         return search.select_first(here, matches, search.missing)
     last = search.sort_rows(entries).limit(1).offset(share - 1)
