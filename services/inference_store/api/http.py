@@ -255,7 +255,7 @@ class Compressed(IdentityResponder):
     """Sends an answer, its text in a coding: Starlette's, which keeps what needs no compression."""
 
     def __init__(self, send: Send, coding: str) -> None:
-        none: Any = None  # the app is called by whoever sends by this
+        none: Any = None  # it wraps no app: its caller calls one
         super().__init__(none, _LEAST_BYTES, exclude_content_types=("text/event-stream",))
         self.send = send
         self.content_encoding = coding

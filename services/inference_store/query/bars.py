@@ -245,8 +245,8 @@ def _select_hits(query: Query, here: ScanRange, strata: Sequence[Tally]) -> Sele
     """Select of each stratum how many inferences were tested, and how many match."""
     stratum = list_ranges([(n, one.lo, one.hi) for n, one in enumerate(strata)])
     row = inference.alias()
-    apart, unmarked = replace(here, one_by_one=True), replace(query, marks=False)
-    tests = test_each(unmarked, query.conditions, apart, row.c.uid)
+    unmarked = replace(query, marks=False)
+    tests = test_each(unmarked, query.conditions, here, row.c.uid, may_hash=False)
     marks = [test_unmarked(here, row.c.uid)] if query.marks else []
     some = (
         select(cast(and_(true(), *tests), Integer).label("hit"))

@@ -234,20 +234,19 @@ def match_by_index(query: Query, scan_range: ScanRange) -> Select[Any]:
     return matches if unique else matches.distinct()
 
 
-def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:
-    """Select from a short range, and test every inference."""
-    return select(inference.c.uid).where(
-        scan_range.of(inference), *test_each(query, query.conditions, scan_range, inference.c.uid)
-    )
-
-
 def test_each(
-    query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
+    query: Query,
+    conditions: Sequence[Condition],
+    scan_range: ScanRange,
+    uid: ColumnElement[Any],
+    *,
+    may_hash: bool,
 ) -> list[ColumnElement[bool]]:
-    """Return tests for a few inferences, one by one.
+    """Return tests for a few inferences, one by one; `may_hash`: for many, if Postgres prefers.
 
     The planner cannot turn them into joins, whose other side would be read as a whole.
     """
+    scan_range = replace(scan_range, one_by_one=not may_hash)
     tests: list[ColumnElement[bool]] = [
         case((condition.holds(scan_range, uid), True), else_=False).is_(True)
         for condition in conditions
@@ -264,7 +263,8 @@ def _read_lists(query: Query, plan: Plan, *, first: bool) -> Select[Any]:
     """Select from the shortest list, or from some or all that are joined, and test the rest."""
     driving, _ = split_driving(query.conditions)
     by_length = sorted(range(len(driving)), key=plan.sizes.__getitem__)[: plan.joins + 1]
-    leading, *others = (_select_list(driving[index], plan.scan_range) for index in by_length)
+    read = [driving[index] for index in by_length]
+    leading, *others = (_select_list(condition, plan.scan_range) for condition in read)
     # OFFSET: the planner does not rewrite it; LIMIT tells the planner how short it is
     if plan.shortest is None:
         rows: Any = leading.offset(0).subquery()
@@ -282,18 +282,21 @@ def _read_lists(query: Query, plan: Plan, *, first: bool) -> Select[Any]:
     found = select(rows.c.uid).select_from(joined)
     if others and plan.shortest is not None:
         found = select(mark_short(found, "both").c.uid)
-    # for a page few are tested; for a count all, which Postgres may hash
-    here = replace(plan.scan_range, one_by_one=first)
-    return _test_others(query, [driving[index] for index in by_length], here, found)
+    return _test_others(query, read, plan.scan_range, found, may_hash=not first)
 
 
 def _test_others(
-    query: Query, read: Sequence[Condition], scan_range: ScanRange, rows: Select[Any]
+    query: Query,
+    read: Sequence[Condition],
+    scan_range: ScanRange,
+    rows: Select[Any],
+    *,
+    may_hash: bool,
 ) -> Select[Any]:
     """Select those of the rows that satisfy the conditions whose lists were not read, each once."""
     [uid] = rows.selected_columns
     others = [one for one in query.conditions if not any(one is other for other in read)]
-    matches = rows.where(*test_each(query, others, scan_range, uid))
+    matches = rows.where(*test_each(query, others, scan_range, uid, may_hash=may_hash))
     return matches if all(condition.unique for condition in read) else matches.distinct()
 
 
@@ -489,4 +492,4 @@ def _subtract(query: Query, scan_range: ScanRange) -> Select[Any]:
     )
     # OFFSET: only the remaining inferences are tested, not all
     rows = lacked.offset(0).subquery()
-    return _test_others(query, keys, scan_range, select(rows.c.uid))
+    return _test_others(query, keys, scan_range, select(rows.c.uid), may_hash=True)

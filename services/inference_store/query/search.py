@@ -85,10 +85,8 @@ _LONGEST_DETOUR = 4
 _LEAST_SCAN = 50
 # The seconds that counting a list over many partitions may take: a short one takes a tenth.
 _SOON = 0.05
-# A scan that found so many has passed no short list.
-_SOME_HITS = 2
-# Without an index the scan is all that there is: its strides begin longer.
-_UNDRIVEN = 4
+_SOME_HITS = 2  # a scan that found so many has passed no short list
+_UNDRIVEN = 4  # times as long are the strides without an index, where there is only the scan
 
 
 @dataclass(slots=True, kw_only=True)
@@ -334,8 +332,7 @@ def _select_stride(
     [uid] = entries.selected_columns
     others = [one for one in search.query.conditions if one is not ordered]
     matches = entries.add_columns(false().label("is_end"))
-    apart = replace(here, one_by_one=True)
-    matches = matches.where(*test_each(search.query, others, apart, uid))
+    matches = matches.where(*test_each(search.query, others, here, uid, may_hash=False))
     if share is None:
         return search.select_first(here, matches, search.missing)
     last = search.sort_rows(entries).limit(1).offset(share - 1)
@@ -547,6 +544,6 @@ async def find_arrivals(
 def _select_arrivals(query: Query, part: ScanRange, since: datetime, limit: int) -> Select[Any]:
     here = inference.c
     late = here.indexed_at > bind_one(since, DateTime(timezone=True))
-    tests = test_each(query, query.conditions, part, here.uid)
+    tests = test_each(query, query.conditions, part, here.uid, may_hash=False)
     rows = select(here.indexed_at, here.uid).where(part.of(inference), late, *tests)
     return rows.order_by(here.indexed_at.desc(), here.uid.desc()).limit(limit)

@@ -147,16 +147,14 @@ async def test_estimates_a_count_that_takes_too_long(
         *(NewInference(f"id-{n}", at(0), [("MOD", "int", n % 2)]) for n in range(everything))
     )
     for path in (f"{_PATH}/count", "/v1/inferences/count"):
-        exact = await api.ask(path, half)
-        assert exact == {"count": everything // 2, "warnings": []}
+        assert await api.ask(path, half) == {"count": everything // 2, "warnings": []}
         with monkeypatch.context() as hurried:
             hurried.setattr(queries, "_BEFORE_ESTIMATE_SECONDS", 0)
             about = await api.ask(path, half)
             assert 0 < about["margin"] < everything
-            assert 0 <= about["count"] <= everything
-            rare = {"filter": "MOD = 0", "received_at": {"to": "2000-01-01T00:00:00Z"}}
-            nothing = await api.ask(path, rare | {"estimate": True})
-            assert nothing == {"count": 0, "warnings": []}
+            assert abs(about["count"] - everything // 2) <= 3 * about["margin"]
+            before = {"received_at": {"to": "2000-01-01T00:00:00Z"}}
+            assert await api.ask(path, half | before) == {"count": 0, "warnings": []}
 
 
 async def _keep_busy(clock: StoppedClock) -> None:

@@ -11,14 +11,15 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.registrations import Registration
-from inference_store.index.tables import erasing, metadata_key, partition_count
+from inference_store.index.tables import erasing, inference, metadata_key, partition_count
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Metadata
 from inference_store.inference.metadata.values import Leaf, Presence
+from inference_store.query import plan
 from inference_store.query.conditions import compile_condition, read_names
 from inference_store.query.counting import count_ended
 from inference_store.query.cql2 import Clock, parse_text
@@ -40,7 +41,6 @@ from inference_store.query.plan import (
     choose_plans,
     find_anti_joins,
     match_by_index,
-    match_by_scan,
     settings_for,
 )
 from inference_store.query.preparation import QueryRequest, build_query, prepare
@@ -167,7 +167,7 @@ async def test_sql_agrees_with_python(stored: Stored, data: st.DataObject) -> No
         query = Query(range_of_time(model, None, None), (condition,))
         event(f"{condition.kind}: {'led' if query.is_driven else 'walked'}")
         event(f"matches: {'some' if expected[when] else 'none'}")
-        columns[f"walked {when}"] = _collect_uids(match_by_scan(query, query.scan_range))
+        columns[f"walked {when}"] = _collect_uids(_select_tested(query))
         if query.is_driven:
             columns[f"led {when}"] = _collect_uids(match_by_index(query, query.scan_range))
     async with stored.connection.begin_nested():
@@ -261,6 +261,13 @@ async def test_a_range_whose_end_is_unknown_is_unknown(stored: Stored) -> None:
         page = await find_by_time(stored.connection, query, limit=100, deadline=Deadline.after(300))
         assert page.uids == sorted(by_truth[True], reverse=True)
     assert min(decided.values())
+
+
+def _select_tested(query: Query) -> Select[Any]:
+    """Select the matches as a scan does: every inference is tested by itself."""
+    of = query.conditions, query.scan_range, inference.c.uid
+    tests = plan.test_each(query, *of, may_hash=False)
+    return select(inference.c.uid).where(query.scan_range.of(inference), *tests)
 
 
 async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
@@ -402,7 +409,7 @@ async def test_conditions_on_predictions_and_time_agree(
     expected = sorted(matching, reverse=question.newest_first)
     event(f"matches: {'some' if expected else 'none'}")
     query = (await prepare(stored.connection, model, question)).query
-    scanned = await stored.connection.execute(match_by_scan(query, query.scan_range))
+    scanned = await stored.connection.execute(_select_tested(query))
     assert sorted(scanned.scalars(), reverse=question.newest_first) == expected
     rows = await stored.connection.execute(match_by_index(query, query.scan_range))
     assert set(rows.scalars()) == matching

@@ -154,7 +154,7 @@ async def list_noted(connection: AsyncConnection) -> list[Reconciliation]:
 
 
 async def find_newest(connection: AsyncConnection) -> Reconciliation | None:
-    """Return the newest that compared every model, whoever made it; None if there is none."""
+    """Return the newest reconciliation of all models, whatever its cause; None without one."""
     here = reconciliation.c
     query = select(reconciliation).where(here.state == "done", here.model_id.is_(None))
     newest = query.order_by(here.finished_at.desc()).limit(1)
