@@ -69,8 +69,16 @@ async def _find_tables(connection: AsyncConnection, name: str) -> TablesByNode:
 PATIENT_SECONDS = 300.0
 """The time of a query. Postgres measures it too, for each statement, and by its own clock."""
 _WAITING = (
-    "SELECT {pid} AS pid, query_start FROM {view}"
+    "SELECT pid, query_start FROM pg_stat_activity"
     " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+# The parts of a statement wait on several nodes: name it by its start on the coordinator. A part
+# that started before that is a remainder of the statement cancelled before it.
+_WAITING_ON_CITUS = (
+    "SELECT DISTINCT whole.global_pid, whole.query_start"
+    " FROM citus_stat_activity whole JOIN citus_stat_activity part USING (global_pid)"
+    " WHERE NOT whole.is_worker_query AND whole.datname = current_database()"
+    " AND part.wait_event_type = 'Lock' AND part.query_start >= whole.query_start"
 )
 _LIMIT = re.compile(r"statement_timeout = '(\d+)'")
 
@@ -102,22 +110,21 @@ async def _end_waiting(
 ) -> None:
     """Let the time of each statement that waits be over, and cancel it, as Postgres does then."""
     async with engine.connect() as connection:
-        everywhere = await is_distributed(connection)
-    pid, view = ("global_pid", "citus_stat_activity") if everywhere else ("pid", "pg_stat_activity")
+        statement = _WAITING_ON_CITUS if await is_distributed(connection) else _WAITING
     address = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     watcher = await asyncpg.connect(address)
+    seen = set[tuple[object, ...]]()
     ended = set[tuple[object, ...]]()
-    cancelled = dict[int, int]()
 
     async def end() -> None:
-        found = set(map(tuple, await watcher.fetch(_WAITING.format(pid=pid, view=view))))
-        # on Citus a statement waits on several nodes, and a second cancel would end the next one
-        waiting = {backend for backend, _ in found - ended if cancelled.get(backend) != len(sent)}
-        ended.update(found)
-        for backend in waiting:
-            cancelled[backend] = len(sent)
+        found = set(map(tuple, await watcher.fetch(statement)))
+        # The nodes are not read at one instant: believe what is seen twice.
+        for waiting in (found & seen) - ended:
+            ended.add(waiting)
             clock.now += _find_limit(sent)
-            await watcher.execute(f"SELECT pg_cancel_backend({backend})")
+            await watcher.execute(f"SELECT pg_cancel_backend({waiting[0]})")
+        seen.clear()
+        seen.update(found)
 
     try:
         await until(end, lambda _: False, seconds=3600)  # until it is cancelled
