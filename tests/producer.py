@@ -5,15 +5,19 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from obstore import put_async
 from obstore.store import S3Store
 
 from inference_store.inference.events import encode
-from inference_store.inference.layout import Kind
+from inference_store.inference.layout import Kind, Member, packed_capture_id, segment_key
+from inference_store.objects.segments import END, SUFFIXES, make_header, pad
+from inference_store.proxy.capture.prepare import uuid7
 
+KINDS: Final[tuple[Kind, ...]] = ("data", "response", "metadata")
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
 
 
@@ -84,6 +88,50 @@ def capture(number: int, **changes: Any) -> Capture:
         "extras": {"task_type": "Object Detection"},
     }
     return Capture(number, **(values | changes))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Captures of one model in one object, as our proxy packs them."""
+
+    key: str
+    tar: bytes
+    events: list[bytes]
+    members: list[dict[Kind, Member]]
+
+
+def pack(*captures: Capture, prefix: str = "captures") -> Segment:
+    """Pack captures of one model. A metadata blob holds the event, as our proxy's does."""
+    segment = uuid7()
+    received = [
+        each.received_at or START + timedelta(milliseconds=each.number) for each in captures
+    ]
+    key = segment_key(prefix, captures[0].model_id, received[0], segment)
+    tar, events, members = b"", [], []
+    for ordinal, (capture, at) in enumerate(zip(captures, received, strict=True)):
+        id = packed_capture_id(segment, ordinal, int(at.timestamp() * 1000))
+        blobs = dict(zip(("data", "metadata", "response"), capture.blobs.values(), strict=True))
+        event = json.loads(capture.event) | {"capture_id": str(id), "metadata_storage_key": ""}
+        there: dict[Kind, Member] = {}
+        for kind in KINDS:
+            blob = blobs[kind]
+            if kind == "metadata":
+                event["data_storage_key"] = str(there["data"])
+                event["inference_storage_key"] = str(there["response"])
+                document = {"metadata": json.loads(blob), "event": event, "request": {"id": "r"}}
+                blob = json.dumps(document).encode()
+            tar += make_header(f"{id}{SUFFIXES[kind]}", len(blob), int(at.timestamp()))
+            there[kind] = Member(key, len(tar), len(blob))
+            tar += blob + pad(len(blob))
+        events.append(event | {"metadata_storage_key": str(there["metadata"])})
+        members.append(there)
+    tar += END
+    whole = {
+        "segment_members": len(captures),
+        "segment_bytes": len(tar),
+        "segment_hash": sha256(tar).hexdigest(),
+    }
+    return Segment(key, tar, [json.dumps(event | whole).encode() for event in events], members)
 
 
 class Producer:
@@ -166,3 +214,10 @@ class Producer:
     async def produce(self, *captures: Capture) -> None:
         await self.put_all(captures)
         await self.publish_all(item.event for item in captures)
+
+    async def produce_packed(self, *captures: Capture) -> Segment:
+        """Write captures of one model as one segment, and publish their events."""
+        segment = pack(*captures)
+        await self.put_bytes(segment.key, segment.tar)
+        await self.publish_all(segment.events)
+        return segment

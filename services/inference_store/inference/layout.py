@@ -1,5 +1,8 @@
 """The object keys of our own producers, and of the store itself.
 
+Packed: `<prefix>/<model>/<yyyy>/<mm>/<dd>/<hh>/<segment id>.tar#<offset>+<length>`, a range of
+bytes of a segment (objects/segments.py). The ids of its captures repeat bits of the segment's id,
+so that such a key names one inference's segment. Loose:
 `<prefix>/<model>/<yyyy>/<mm>/<dd>/<hh>/<capture_id>/{data,metadata,response}`: the capture id
 is new for every capture, so such a key belongs to one inference only. A client's ids are
 never in a key, because they repeat and may contain `/`.
@@ -10,6 +13,7 @@ Certificates are under `certificates/…`, and exports under `exports/…`.
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -64,7 +68,13 @@ def belongs_to(
     """Return whether a key of this layout names this capture of this model, received then: nothing
     else points to it. By the capture alone an event of another model could delete it.
     """
-    if model_id is None or capture_id is None or (names := capture_of(key)) is None:
+    if model_id is None or capture_id is None:
+        return False
+    if (member := member_of(key)) is not None:
+        names = segment_of_key(member.segment)
+        is_inside = names is not None and is_packed_in(capture_id, names[2])
+        return names is not None and names[0] == model_id and is_inside
+    if (names := capture_of(key)) is None:
         return False
     model, hour, capture = names
     # a capture is searched by its hour: a key with another day needs a reference
@@ -112,6 +122,64 @@ def _hour_of(text: str) -> datetime | None:
         return None
     # no inference has a year outside these
     return at if 2000 <= at.year < 9999 else None
+
+
+# Members of segments.
+
+_MEMBER = re.compile(r"(.*/[0-9a-f-]{36}\.tar)#(0|[1-9]\d{0,14})\+(0|[1-9]\d{0,14})", re.ASCII)
+_TAR: Final = ".tar"
+MOST_MEMBERS: Final = 1 << 14
+"""Captures of a segment: their ordinals have 14 bits."""
+# The bits of a UUIDv7 that a segment and its captures share: 12 before the variant, the last 48.
+_SHARED: Final = (0xFFF << 64) | ((1 << 48) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A blob inside a segment: the segment's key, and the range of bytes."""
+
+    segment: str
+    offset: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}#{self.offset}+{self.length}"
+
+
+@lru_cache(maxsize=64)
+def member_of(key: str) -> Member | None:
+    """Return the member that a key names; None: it is the key of an object."""
+    match = _MEMBER.fullmatch(key)
+    if match is None or segment_of_key(match[1]) is None:
+        return None
+    return Member(match[1], int(match[2]), int(match[3]))
+
+
+def segment_key(prefix: str, model_id: str, at: datetime, segment: UUID) -> str:
+    """Return the key of a segment."""
+    key = f"{model_segment(model_id)}/{hour_folder(at)}/{segment}{_TAR}"
+    return f"{prefix}/{key}" if prefix else key
+
+
+def segment_of_key(key: str) -> tuple[str, datetime, UUID] | None:
+    """Return the model, the hour and the id that the key of a segment names; else None."""
+    return _capture_of(key.removesuffix(_TAR)) if key.endswith(_TAR) else None
+
+
+def packed_capture_id(segment: UUID, ordinal: int, milliseconds: int) -> UUID:
+    """Return the id of a segment's capture: a UUIDv7 with its ordinal and bits of the segment's."""
+    fixed = (milliseconds & (1 << 48) - 1) << 80 | 7 << 76 | 2 << 62
+    return UUID(int=fixed | segment.int & _SHARED | ordinal << 48)
+
+
+def is_packed_in(capture_id: UUID, segment: UUID) -> bool:
+    """Return whether a capture's id was made for a segment."""
+    return capture_id.int & _SHARED == segment.int & _SHARED
+
+
+def ordinal_of(capture_id: UUID) -> int:
+    """Return the ordinal of a packed capture in its segment, from 0."""
+    return capture_id.int >> 48 & MOST_MEMBERS - 1
 
 
 def sidecar_key(model_id: str, at: datetime, uid: UUID) -> str:

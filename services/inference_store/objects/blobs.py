@@ -29,12 +29,13 @@ from inference_store.inference.errors import (
     ObjectStoreUnavailable,
 )
 from inference_store.inference.events import Buckets, StorageKey
-from inference_store.inference.layout import CLOSED
+from inference_store.inference.layout import CLOSED, member_of
 from inference_store.platform.settings import BlobSettings
 
 from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
 from .listing import Found, is_addressable, is_plain, page, survivors
+from .segments import get_member
 from .transfers import (
     BlobStream,
     Fetched,
@@ -137,6 +138,8 @@ class Blobs:
     @asked
     def get(self, key: StorageKey, *, limit: int) -> bytes:
         """Return an object of at most `limit` bytes. Raises BlobMissing, BlobTooLarge."""
+        if (member := member_of(key.key)) is not None:
+            return get_member(self._store(key.bucket), key, member, limit)
         if is_plain(key.key):
             return get_plain(self._store(key.bucket), key, limit)
         return self._get_odd(key, limit)[0]

@@ -191,6 +191,10 @@ class Extras:
     height: Pixels | None = None
     batch_index: Position | None = None
     batch_size: Position | None = None
+    # of the segment that holds the blobs: its captures, its bytes, and their SHA-256
+    segment_members: Position | None = None
+    segment_bytes: Size | None = None
+    segment_hash: DataHash | None = None
 
 
 NO_EXTRAS = Extras()

@@ -255,6 +255,14 @@ class CaptureSettings(RedactionSettings, RegistryKeySettings):
         "captures"
     )
     """Key prefix of captured blobs."""
+    proxy_packing: Literal["on", "off"] = "on"
+    """`on`: many captures of a model share an object, a segment; `off`: three objects each."""
+    proxy_segment_bytes: Count = 8 * 1024 * 1024
+    """Size at which a segment is closed. A larger capture is a segment of its own."""
+    proxy_segment_captures: Annotated[int, Field(gt=0, le=4096)] = 256
+    """Captures after which a segment is closed."""
+    proxy_segment_seconds: Seconds = 2.0
+    """Time after which a segment is closed."""
     proxy_report_seconds: Seconds = 10.0
     """Interval between reports of the proxy, and between reads of the registrations."""
     proxy_registry_url: Annotated[str, Field(pattern=r"^(https?://[^ ]+)?$")] = ""
