@@ -14,8 +14,8 @@ from obstore.store import S3Store
 
 from inference_store.inference.events import encode
 from inference_store.inference.layout import Kind, Member, packed_capture_id, segment_key
-from inference_store.objects.segments import END, SUFFIXES, make_header, pad
-from inference_store.proxy.capture.prepare import uuid7
+from inference_store.inference.tar import END, SUFFIXES, make_header, pad
+from inference_store.proxy.capture.segments import uuid7
 
 KINDS: Final[tuple[Kind, ...]] = ("data", "response", "metadata")
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)

@@ -73,7 +73,7 @@ STEPPED = {
     "objects": "transfers",
     "operations": "doctor.checks",
     "cli": "upkeep",
-    "proxy": "capture capture.prepared_capture capture.publisher capture.registrations "
+    "proxy": "capture capture.publisher capture.registrations capture.segments "
     "configuration exchange grpc grpc.server grpc_port protocols protocols.v2_grpc rest "
     "rest_messages routing",
     "query": "aggregates.collector aggregates.run filters.operands filters.relations stored_counts",

@@ -21,7 +21,7 @@ from typing import Final, Literal
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from inference_store.inference.json_text import storable
+from inference_store.inference.json_text import UnreadableJson, read_json, storable
 
 Kind = Literal["data", "metadata", "response"]
 CERTIFICATES: Final = "certificates/"
@@ -48,13 +48,8 @@ _LONGEST_SEGMENT = 200
 
 def key_of(prefix: str, model_id: str, at: datetime, capture_id: UUID, kind: Kind) -> str:
     """Return the key of one blob of a capture."""
-    key = f"{model_segment(model_id)}/{hour_folder(at)}/{capture_id}/{kind}"
+    key = f"{segment_of(model_id)}/{hour_folder(at)}/{capture_id}/{kind}"
     return f"{prefix}/{key}" if prefix else key
-
-
-def model_segment(model_id: str) -> str:
-    """Return the segment of a capture's keys that names its model."""
-    return quote(model_id, safe="")
 
 
 def hour_folder(at: datetime) -> str:
@@ -73,7 +68,7 @@ def belongs_to(
     if (member := member_of(key)) is not None:
         names = segment_of_key(member.segment)
         is_inside = names is not None and is_packed_in(capture_id, names[2])
-        return names is not None and names[0] == model_id and is_inside
+        return is_inside and member.segment.split("/")[-6:-5] == [segment_of(model_id)]
     if (names := capture_of(key)) is None:
         return False
     model, hour, capture = names
@@ -126,7 +121,7 @@ def _hour_of(text: str) -> datetime | None:
 
 # Members of segments.
 
-_MEMBER = re.compile(r"(.*/[0-9a-f-]{36}\.tar)#(0|[1-9]\d{0,14})\+(0|[1-9]\d{0,14})", re.ASCII)
+_MEMBER = re.compile(r"(.*/.*/[0-9a-f-]{36}\.tar)#(0|[1-9]\d{0,14})\+(0|[1-9]\d{0,14})", re.ASCII)
 _TAR: Final = ".tar"
 MOST_MEMBERS: Final = 1 << 14
 """Captures of a segment: their ordinals have 14 bits."""
@@ -157,7 +152,7 @@ def member_of(key: str) -> Member | None:
 
 def segment_key(prefix: str, model_id: str, at: datetime, segment: UUID) -> str:
     """Return the key of a segment."""
-    key = f"{model_segment(model_id)}/{hour_folder(at)}/{segment}{_TAR}"
+    key = f"{segment_of(model_id)}/{hour_folder(at)}/{segment}{_TAR}"
     return f"{prefix}/{key}" if prefix else key
 
 
@@ -257,3 +252,36 @@ _IMAGES: Final = (
 def find_image_type(data: bytes) -> str | None:
     """Return the content type of an image; None: the bytes are no image that is known."""
     return next((name for pattern, name in _IMAGES if pattern.match(data)), None)
+
+
+OCTETS: Final = "application/octet-stream"
+_BINARY: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+JSON: Final = "application/json"
+_MOST_JSON: Final = 64 * 1024
+
+
+def content_type_of(data: bytes) -> str:
+    """Return the content type that the bytes indicate."""
+    if (image := find_image_type(data)) is not None:
+        return image
+    if _BINARY.search(data):
+        return OCTETS
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return OCTETS
+    return JSON if _is_json(data) else "text/plain; charset=utf-8"
+
+
+def _is_json(data: bytes) -> bool:
+    """Return whether bytes are a JSON object or array; large ones are judged by both ends."""
+    trimmed = data[:64].lstrip()[:1] + data[-64:].rstrip()[-1:]
+    if trimmed not in {b"{}", b"[]"}:
+        return False
+    if len(data) > _MOST_JSON:
+        return True
+    try:
+        read_json(data)
+    except UnreadableJson:
+        return False
+    return True

@@ -21,9 +21,7 @@ from inference_store.inference.layout import edited_key, key_of, sidecar_key
 from inference_store.inference.metadata import MetadataCaps, read_metadata
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, ProxySettings
-from inference_store.proxy.capture import prepared_capture as spool_file
 from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.prepared_capture import PreparedCapture
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange
@@ -31,12 +29,12 @@ from inference_store.proxy.protocols import PROTOCOLS, recognise_call
 from tests.exchanges import exchange
 from tests.settings import make_settings
 from tests.unit.inference.metadata.samples import make_item
+from tests.unit.proxy.capture.captured import Written, write
 from tests.unit.proxy.protocols.v2_grpc import calls
 
 from .golden import OPENAPI, check, format_bytes, format_json
 
 AT = datetime(2026, 11, 22, 4, 5, 6, 7, tzinfo=UTC)
-PUBLISHED = "2026-11-22T04:05:07.000007Z"
 PRODUCER, REPORTER = "01900000-0000-7000-8000-0000000000aa", "01900000-0000-7000-8000-0000000000bb"
 # A JPEG's first bytes: no library packs them.
 IMAGE = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"
@@ -117,7 +115,7 @@ CAPTURES: dict[str, Callable[[], Exchange]] = {
 }
 
 
-def capture_exchange(sample: Exchange) -> PreparedCapture:
+def capture_exchange(sample: Exchange) -> Written:
     names = PROTOCOLS.keys() - {"raw", "raw-grpc"}
     call = recognise_call(names, sample.transport, sample.method, sample.path)
     assert call is not None
@@ -130,18 +128,17 @@ def capture_exchange(sample: Exchange) -> PreparedCapture:
     preparation = Preparation(settings)
     chosen = preparation.choose(Work(sample, call, RULES, "detector/é"))
     assert chosen is not None
-    return preparation.prepare(chosen, PRODUCER, 7)
+    return write(preparation, chosen, 7)
 
 
-def fix_ids(prepared: PreparedCapture, data: bytes) -> bytes:
-    """Return bytes with fixed capture ids, and a fixed time of publication, of the same length."""
+def fix_ids(prepared: Written, data: bytes) -> bytes:
+    """Return bytes with fixed capture ids."""
     for number, message in enumerate(prepared.messages):
         event = orjson.loads(message.value)
         capture_id = f"01900000-0000-7000-8000-{number:012}"
         data = data.replace(event["capture_id"].encode(), capture_id.encode())
         if not event["inference_id"].startswith(("frame", "batch", "g-", "chat", "r")):
             data = data.replace(event["inference_id"].encode(), b"made-here")
-        data = data.replace(event["event_published_at"].encode(), PUBLISHED.encode())
     return data
 
 
@@ -156,13 +153,6 @@ def test_capture(name: str) -> None:
         key = fix_ids(capture, message.key).decode()
         text += format_bytes(f"event {key}", fix_ids(capture, message.value))
     check(f"capture_{name}.txt", text)
-
-
-def test_file_of_a_spool() -> None:
-    messages = (spool_file.Message(b"m/1", b'{"model_id":"m"}'),)
-    blobs = (spool_file.Blob("a/data", "text/plain", b"hello"),)
-    capture = PreparedCapture(producer=PRODUCER, sequence=7, blobs=blobs, messages=messages)
-    check("spool_file.txt", format_bytes("file", spool_file.encode(capture)))
 
 
 def test_report() -> None:

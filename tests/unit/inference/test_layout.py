@@ -24,7 +24,7 @@ def test_our_own_keys_are_recognised(model_id: str, prefix: str) -> None:
 def test_a_key_is_made_of_parts_that_its_readers_know() -> None:
     """Reconciliation reads the index in the order of the keys, which it makes of these parts."""
     key = layout.key_of("captures", "a/b", AT, CAPTURE, "data")
-    assert key == f"captures/{layout.model_segment('a/b')}/{layout.hour_folder(AT)}/{CAPTURE}/data"
+    assert key == f"captures/{layout.segment_of('a/b')}/{layout.hour_folder(AT)}/{CAPTURE}/data"
     assert layout.capture_of(key) == ("a/b", AT.replace(minute=0), CAPTURE)
 
 

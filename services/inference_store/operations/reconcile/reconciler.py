@@ -26,7 +26,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import StoreError
 from inference_store.inference.events import StorageKey, parse_stored
-from inference_store.inference.layout import EDITED, SIDECARS, model_segment
+from inference_store.inference.layout import EDITED, SIDECARS, segment_of
 from inference_store.objects import Blobs, Found
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import KafkaSettings, ReconcileSettings
@@ -373,7 +373,7 @@ async def _find_segments(
     if prefix.prefix in {SIDECARS, EDITED}:
         return {}
     rows = await connection.execute(select(registration.c.model_id, registration.c.model))
-    segments = {model_segment(row.model_id): (row.model, row.model_id) for row in rows}
+    segments = {segment_of(row.model_id): (row.model, row.model_id) for row in rows}
     if prefix.segment is None:
         return segments
     return {prefix.segment: segments[prefix.segment]} if prefix.segment in segments else {}

@@ -26,7 +26,7 @@ from inference_store.index.tables import (
 from inference_store.inference.errors import Fault, Invalid, NotFound
 from inference_store.inference.events import SCHEME, Buckets
 from inference_store.inference.field_docs import Hidden, Stored
-from inference_store.inference.layout import EDITED, SIDECARS, model_segment, segment_of
+from inference_store.inference.layout import EDITED, SIDECARS, segment_of
 from inference_store.platform.settings import KafkaSettings
 
 Cause = Literal["schedule", "request", "command"]
@@ -426,7 +426,7 @@ def parse_prefixes(text: str, buckets: Buckets, model_id: str | None = None) -> 
     ]
     if model_id is None:
         return prefixes
-    segments = {True: segment_of(model_id), False: model_segment(model_id)}
+    segments = {True: segment_of(model_id), False: segment_of(model_id)}
     return [replace(prefix, segment=segments[prefix in ours]) for prefix in prefixes]
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import orjson
@@ -38,25 +38,24 @@ from inference_store.platform.metrics import (
 )
 from inference_store.platform.traces import stage
 from inference_store.proxy.capture.counts import Budget, CounterId, Counts, SharedCounters
+from inference_store.proxy.capture.packing import Packing
 from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.prepared_capture import PreparedCapture
 from inference_store.proxy.capture.process import (
     Handshake,
     Reader,
     SentExchange,
-    read_handshake,
     set_niceness,
 )
 from inference_store.proxy.capture.publisher import (
     SERVERS,
     Deliveries,
-    Held,
     Publisher,
     Reporting,
     Store,
     Topic,
 )
 from inference_store.proxy.capture.registrations import Registrations
+from inference_store.proxy.capture.segments import Segment
 from inference_store.proxy.capture.spool import Spooled, Spools
 from inference_store.proxy.configuration import Configuration
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
@@ -65,7 +64,7 @@ _LAST_REPORT_SECONDS: Final = 3.0
 _REPORT_SHARE: Final = 1 / 3
 """Of the grace, the final report has its share, but no more than those seconds."""
 BUFFER = 256 * 1024
-UPLOAD_THREADS: Final = 8
+UPLOAD_THREADS: Final = 4
 """Threads that write blobs."""
 _NICER = 10
 """Than the serving process: beside it on a busy processor this one gets a tenth."""
@@ -78,7 +77,7 @@ def main(connection: int, counters: int, lock: int) -> None:
     with socket.socket(fileno=connection) as received:
         reader = Reader(BufferedReader(socket.SocketIO(received, "r"), BUFFER))
         try:
-            handshake = read_handshake(reader)
+            handshake = reader.handshake()
         except EOFError:
             return
         logs.configure(handshake.settings, service="proxy")
@@ -100,16 +99,16 @@ def main(connection: int, counters: int, lock: int) -> None:
 # decodes. Everything that waits is within the one budget. The process ends when the socket has
 # ended.
 
-# Exchanges being sent for each thread that writes blobs: the others wait for Kafka.
-_SENDERS_PER_THREAD: Final = 4
-_DRAINERS: Final = 4
+# Segments being sent for each thread that writes blobs: the others wait for Kafka.
+_SENDERS_PER_THREAD: Final = 2
+_DRAINERS: Final = 2
 _POLL_SECONDS: Final = 0.02
+# How often the decoding thread looks for segments whose time is up, if nothing comes.
+_TICK_SECONDS: Final = 0.1
 _STATUS_SECONDS: Final = 0.5
 # The final report has at least this long, even if CPU was scarce: without it the accounting stays
 # open.
 _REPORT_SECONDS: Final = 2.0
-# Bytes counted for a prepared exchange in addition to its objects and events.
-_OVERHEAD: Final = 4096
 _log = structlog.get_logger()
 
 
@@ -150,13 +149,17 @@ class Recorder:
         self._deliveries = Deliveries(
             store or self._blobs or Blobs(settings, threads=1),
             self._topic,
+            self._counts,
             settings.s3_bucket,
             self._threads,
         )
         self._spools = Spools(settings, self._counts, lock)
         self._reporting = Reporting(self._topic, self._counts, self._spools)
-        self._queue: asyncio.Queue[Held] = asyncio.Queue()
-        self._in_hand: set[Held | Spooled] = set()
+        self._packing = Packing(
+            settings, self._preparation, self._budget, self._spools, self._enqueue
+        )
+        self._queue: asyncio.Queue[Segment] = asyncio.Queue()
+        self._in_hand: set[Segment | Spooled] = set()
         self._spooled = asyncio.Event()
         # one is counted in the decoding thread, the other in the loop's
         self._queued, self._finished = 0, 0
@@ -185,11 +188,18 @@ class Recorder:
         await self._end(tasks)
 
     def _decode(self) -> None:
-        """Prepare the exchanges that came; in a thread."""
-        while (sent := self._arrivals.next()) is not None:
-            while self._is_full() and not self._arrivals.is_late:
-                time.sleep(_POLL_SECONDS)
-            self._prepare(sent)
+        """Pack the exchanges that came; in a thread."""
+        while True:
+            with contextlib.suppress(Empty):
+                sent = self._arrivals.next(_TICK_SECONDS)
+                if sent is None:
+                    break
+                while self._is_full() and not self._arrivals.is_late:
+                    self._packing.close_due(all=True)
+                    time.sleep(_POLL_SECONDS)
+                self._pack(sent)
+            self._packing.close_due()
+        self._packing.close_due(all=True)
 
     def _is_full(self) -> bool:
         """Return whether a queued exchange must be sent first: a prepared one may be larger than
@@ -220,8 +230,8 @@ class Recorder:
     def _unpublished(self) -> int:
         return self._counts.queued + self._spools.adopted_waiting
 
-    def _prepare(self, sent: SentExchange) -> None:
-        """Prepare an exchange for writing; in the decoding thread."""
+    def _pack(self, sent: SentExchange) -> None:
+        """Add an exchange to a segment; in the decoding thread."""
         sequence = 0
         try:
             with stage(CAPTURE_SECONDS, "prepare"):
@@ -232,36 +242,27 @@ class Recorder:
                     self._budget.free(sent.reserved)
                     return
                 sequence = self._counts.next_sequence()
-                prepared = self._preparation.prepare(chosen, self._counts.producer, sequence)
+                self._packing.add(chosen, self._counts.producer, sequence, sent.reserved)
         except Exception as error:  # whatever untrusted bytes cause: drop this exchange
             if not sequence:
                 self._counts.next_sequence()
             _log.error(
                 "an exchange cannot be captured",
                 action="capture_failed",
-                protocol=sent.head["protocol"],
+                protocol=sent.protocol,
                 error=type(error).__name__,
             )
             self._budget.free(sent.reserved)
             self._counts.drop("unreadable")
-        else:
-            for reason in prepared.problems:
-                INCOMPLETE_CAPTURES.labels(reason).inc()
-            self._enqueue(prepared, sent.reserved)
 
-    def _enqueue(self, prepared: PreparedCapture, reserved: int) -> None:
-        """Put an exchange into the spool, or into the queue in memory; in the decoding thread."""
-        size = prepared.size + _OVERHEAD
-        self._budget.free(reserved - size)
-        half_full = self._budget.held > self._budget.limit // 2
+    def _enqueue(self, segment: Segment | None) -> None:
+        """Send a closed segment, or look into the spool; in the decoding thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended: the rest is counted
-            if self._spools.write(prepared, half_full=half_full):
-                self._budget.free(size)
+            if segment is None:
                 self._loop.call_soon_threadsafe(self._spooled.set)
             else:
-                held = Held(prepared, self._counts, size)
                 self._queued += 1
-                self._loop.call_soon_threadsafe(self._queue.put_nowait, held)
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, segment)
 
     async def _send_queued(self) -> None:
         while True:
@@ -277,13 +278,13 @@ class Recorder:
             if not self._spools.unclaimed:  # none has come since we looked
                 await self._spooled.wait()
 
-    async def _deliver(self, item: Held | Spooled) -> None:
+    async def _deliver(self, item: Segment | Spooled) -> None:
         self._in_hand.add(item)
         await self._deliveries.deliver(item)
         # Not if it was cancelled: `_end` handles what is still in hand.
         self._in_hand.discard(item)
-        if isinstance(item, Held):
-            item.release(self._budget)
+        if isinstance(item, Segment):
+            self._budget.free(item.reserved)
             self._finished += 1
 
     def _should_spool(self) -> bool:
@@ -293,12 +294,12 @@ class Recorder:
 
     def _spool_rest(self) -> None:
         """Put what is left in memory into the spool; what it refuses is lost, and counted."""
-        held = [item for item in self._in_hand if isinstance(item, Held)]
+        held = [item for item in self._in_hand if isinstance(item, Segment)]
         while not self._queue.empty():
             held.append(self._queue.get_nowait())
         for item in held:
-            self._spools.write(item.prepared, half_full=True)
-            item.release(self._budget)
+            self._spools.write(item)
+            self._budget.free(item.reserved)
         self._counts.give_up(self._spools.own_waiting)
 
     async def _report(self) -> None:
@@ -376,10 +377,10 @@ class Arrivals:
             self._ended = time.monotonic()
             self._came.put(None)
 
-    def next(self) -> SentExchange | None:
-        """Wait for the next exchange and return it; None if there are no more, or the time is
-        up."""
-        sent = self._came.get()
+    def next(self, seconds: float) -> SentExchange | None:
+        """Wait for the next exchange and return it; None if there are no more, or the time is up.
+        Raises Empty if none comes within `seconds`."""
+        sent = self._came.get(timeout=seconds)
         return None if self.is_late else sent
 
     @property

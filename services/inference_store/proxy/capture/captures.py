@@ -26,8 +26,8 @@ from inference_store.platform.metrics import (
     from_zero,
 )
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.prepare import uuid7
 from inference_store.proxy.capture.process import Handshake, write_exchange
+from inference_store.proxy.capture.segments import uuid7
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Call

@@ -159,12 +159,12 @@ class Counts:
             self.values[CounterId.DROPPED + REASONS.index(reason)] += count
         _count_drop(reason, count)
 
-    def publish(self, events: int) -> None:
-        """Count a queued exchange whose events Kafka has acknowledged."""
+    def publish(self, exchanges: int, events: int) -> None:
+        """Count queued exchanges whose events Kafka has acknowledged."""
         with self._lock:
-            self.values[CounterId.PUBLISHED] += 1
+            self.values[CounterId.PUBLISHED] += exchanges
             self.values[CounterId.EVENTS] += events
-        CAPTURES.labels("published").inc()
+        CAPTURES.labels("published").inc(exchanges)
         CAPTURED_EVENTS.inc(events)
 
     def go_on(self, handed: int, spooled: int) -> None:

@@ -5,16 +5,11 @@ Pure except for the clock and randomness.
 """
 
 import hashlib
-import os
-import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any, TypeAlias
-from uuid import UUID
 
 import imagesize
 
@@ -27,11 +22,8 @@ from inference_store.inference.json_text import (
 )
 from inference_store.inference.layout import (
     MOST_CHARACTERS,
-    Kind,
-    find_image_type,
+    content_type_of,
     is_id,
-    key_of,
-    model_segment,
 )
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
@@ -41,33 +33,22 @@ from inference_store.proxy.exchange import Exchange, Headers, from_header, heade
 from inference_store.proxy.protocols.documents import walk
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading, list_gaps
 
-from .prepared_capture import (
-    Blob,
-    Message,
-    PreparedCapture,
-    event_bytes,
-    metadata_blob,
-    metadata_text,
-    plain_text,
-)
 from .redaction import Redactor, find_trace, metadata_from_headers
 from .registrations import Registry, Work, remove_cut_bodies
+from .segments import (
+    Draft,
+    Event,
+    Segment,
+    complete_event,
+    encode_event,
+    encode_metadata,
+    make_metadata_blob,
+    plain_text,
+    uuid7,
+)
 from .stored_request import build_requests
 
 # The id of an inference: the caller's own, if it sent one.
-
-
-def uuid7() -> UUID:
-    """Return a new UUID: 48 bits of Unix milliseconds, 74 random bits."""
-    milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10), "big")
-    return UUID(
-        int=(milliseconds & (1 << 48) - 1) << 80
-        | 7 << 76
-        | (random >> 68) << 64
-        | 2 << 62
-        | random & (1 << 62) - 1
-    )
 
 
 ID_HEADER = "inference-store-id"
@@ -210,6 +191,15 @@ def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """An exchange that is laid out for a segment; `problems`: of its capture."""
+
+    draft: Draft
+    events: Sequence[Event]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChosenExchange:
     """An exchange to publish."""
 
@@ -227,7 +217,6 @@ class Preparation:
         """`registered` returns a model's registration by its id."""
         self._registered = registered
         self._limit = 4 * settings.proxy_body_bytes
-        self._prefix = settings.proxy_key_prefix
         self._key = settings.proxy_redaction_key.get_secret_value()
 
     def choose(self, work: Work) -> ChosenExchange | None:
@@ -263,10 +252,19 @@ class Preparation:
         )
         return ChosenExchange(work, reading, model, model_id) if is_chosen else None
 
-    def prepare(self, chosen: ChosenExchange, producer: str, sequence: int) -> PreparedCapture:
-        """Return the objects and events of a chosen exchange."""
-        builder = CaptureBuilder(chosen, key=self._key, prefix=self._prefix, limit=self._limit)
-        return builder.build(producer, sequence)
+    def estimate(self, chosen: ChosenExchange) -> tuple[int, int]:
+        """Return about how many bytes the blobs of an exchange have, and how many inferences it
+        is."""
+        inferences = chosen.reading.inferences
+        sizes = (len(each.data or b"") + len(each.response or b"") for each in inferences)
+        return sum(sizes) + _METADATA_BYTES * len(inferences), len(inferences)
+
+    def prepare(
+        self, chosen: ChosenExchange, segment: Segment, producer: str, sequence: int
+    ) -> Prepared:
+        """Lay a chosen exchange out for its place in a segment."""
+        builder = CaptureBuilder(chosen, key=self._key, limit=self._limit)
+        return builder.build(segment, producer, sequence)
 
 
 _WHOLE = 1 << 64
@@ -340,22 +338,17 @@ def _find_scores(response: bytes) -> Iterator[float]:
 
 _LONGEST_ERROR = 4096
 _LONGEST_WORD = 256
-_LONGEST_SEGMENT = 200
-_JSON = "application/json"
-
-
-INLINE_BYTES = 16 * 1024
-"""Largest metadata, and largest response, that travel in the event beside their blobs."""
+# About what the metadata blob of one inference takes.
+_METADATA_BYTES = 2048
 
 
 class CaptureBuilder:
-    """Builds the objects and events of one exchange."""
+    """Builds the blobs and events of one exchange."""
 
-    def __init__(self, chosen: ChosenExchange, *, key: str, prefix: str, limit: int) -> None:
-        """`key`: of the redactions' hashes; `prefix`: the beginning of all keys; `limit`: the most
-        bytes of a decoded body."""
+    def __init__(self, chosen: ChosenExchange, *, key: str, limit: int) -> None:
+        """`key`: of the redactions' hashes; `limit`: the most bytes of a decoded body."""
         self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
-        self._prefix, self._limit = prefix, limit
+        self._limit = limit
         exchange, reading, redactions = (
             chosen.work.exchange,
             chosen.reading,
@@ -374,31 +367,31 @@ class CaptureBuilder:
         gaps = *list_gaps(exchange.request, "request"), *list_gaps(exchange.response, "response")
         reasons = () if reading.problem is None else reading.problem.reasons
         self._problems = gravest([*gaps, *reasons])
-        self._captures = [uuid7() for _ in self._inferences]
         standard = standard_metadata(reading, exchange, self._work.rules)
         self._standard = redactor.metadata(standard) if redactions else standard
 
-    def build(self, producer: str, sequence: int) -> PreparedCapture:
-        blobs: list[Blob] = []
-        messages: list[Message] = []
+    def build(self, segment: Segment, producer: str, sequence: int) -> Prepared:
+        draft = Draft(segment, self._exchange.received_at, len(self._inferences))
+        events: list[Event] = []
         requests = self._build_requests()
+        captured = self._describe_capture() | {"producer": producer, "sequence": sequence}
+        captured |= {"segment": segment.key} if segment.key else {}
+        first: dict[str, Any] = {}
         chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
         for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
+            event, metadata_key = self._build_inference(
+                draft,
+                index,
+                inference,
+                ids,
+                {"request": first | requests[index], "capture": captured},
+            )
+            key = f"{self._model_id}/{ids.inference_id}".encode()
+            events.append(Event(sequence, key, event))
             # The rest of a batch's request is stored once: it is as large as all inferences
             # together.
-            first = {"of": self._make_key(0, "metadata")} if index else {}
-            inference_blobs, message = self._build_inference(
-                index, inference, ids, first | requests[index]
-            )
-            blobs += inference_blobs
-            messages.append(message)
-        return PreparedCapture(
-            producer=producer,
-            sequence=sequence,
-            blobs=tuple(blobs),
-            messages=tuple(messages),
-            problems=tuple(self._problems),
-        )
+            first = first or {"of": metadata_key}
+        return Prepared(draft, events, tuple(self._problems))
 
     def _build_requests(self) -> list[dict[str, Any]]:
         first, *others = build_requests(
@@ -412,29 +405,33 @@ class CaptureBuilder:
         return [first | {"messages": None, "why": "a redaction removes it"}, *({} for _ in others)]
 
     def _build_inference(
-        self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]
-    ) -> tuple[list[Blob], Message]:
-        blobs: list[Blob] = []
-        event = self._build_event(index, inference, ids)
+        self,
+        draft: Draft,
+        index: int,
+        inference: Inference,
+        ids: Ids,
+        rest: Mapping[str, Any],
+    ) -> tuple[bytes, str]:
+        """Add the blobs of an inference, and return its event and the key of its metadata."""
+        keys = dict.fromkeys(("data_storage_key", "inference_storage_key"), "")
         if inference.data is not None:
-            content_type = event["data_content_type"]
-            blobs.append(Blob(self._make_key(index, "data"), content_type, inference.data))
+            keys["data_storage_key"] = draft.add(index, "data", inference.data)
         if inference.response is not None:
-            kind = _JSON if inference.response[:1] in (b"{", b"[") else None
-            content_type = kind or content_type_of(inference.response)
-            blobs.append(Blob(self._make_key(index, "response"), content_type, inference.response))
-        blob = metadata_blob(
-            self._standard,
-            inference.metadata,
-            event=event,
-            request=request,
-            capture=self._describe_capture(),
+            keys["inference_storage_key"] = draft.add(index, "response", inference.response)
+        if not draft.segment.key:
+            keys["metadata_storage_key"] = draft.make_key(index, "metadata")
+        event = encode_event(self._build_event(index, inference, ids, str(draft.ids[index])) | keys)
+        metadata = encode_metadata(self._standard, inference.metadata)
+        blob = make_metadata_blob(metadata, event, rest)
+        key = draft.add(index, "metadata", blob)
+        return (
+            complete_event(event, metadata_key=key, metadata=metadata, response=inference.response),
+            key,
         )
-        blobs.append(Blob(self._make_key(index, "metadata"), _JSON, blob))
-        value = event_bytes(event | self._inline(inference))
-        return blobs, Message(f"{self._model_id}/{ids.inference_id}".encode(), value)
 
-    def _build_event(self, index: int, inference: Inference, ids: Ids) -> dict[str, Any]:
+    def _build_event(
+        self, index: int, inference: Inference, ids: Ids, capture_id: str
+    ) -> dict[str, Any]:
         exchange, reading, work = self._exchange, self._reading, self._work
         trace = find_trace(exchange.request_headers)
         error = inference.error or reading.error or exchange.error
@@ -444,15 +441,9 @@ class CaptureBuilder:
             "received_at": exchange.received_at,
             "forwarded_at": exchange.forwarded_at,
             "responded_at": exchange.responded_at,
-            "published_at": datetime.now(UTC),
-            "data_storage_key": "" if inference.data is None else self._make_key(index, "data"),
-            "inference_storage_key": (
-                "" if inference.response is None else self._make_key(index, "response")
-            ),
-            "metadata_storage_key": self._make_key(index, "metadata"),
             "schema_version": 1,
             "aliases": list(ids.aliases) or None,
-            "capture_id": str(self._captures[index]),
+            "capture_id": capture_id,
             "project_id": plain_text(work.rules.project_id, _LONGEST_WORD),
             "model_name": plain_text(self._model, _LONGEST_WORD),
             "model_version": plain_text(work.call.version or reading.version, _LONGEST_WORD),
@@ -489,17 +480,6 @@ class CaptureBuilder:
             "height": height,
         }
 
-    def _inline(self, inference: Inference) -> dict[str, str]:
-        inlined: dict[str, str] = {}
-        metadata = metadata_text(self._standard, inference.metadata)
-        for name, blob in (("metadata", metadata), ("response", inference.response)):
-            if blob is not None and len(blob) <= INLINE_BYTES:
-                try:
-                    inlined[name] = blob.decode("utf-8")
-                except UnicodeDecodeError:
-                    continue
-        return inlined
-
     def _describe_capture(self) -> dict[str, Any]:
         exchange = self._exchange
         return {
@@ -512,33 +492,6 @@ class CaptureBuilder:
             "response_whole": exchange.response.whole,
             "response_parts": len(exchange.response.parts),
         }
-
-    def _make_key(self, index: int, kind: Kind) -> str:
-        model = self._model_id
-        if len(model_segment(model)) > _LONGEST_SEGMENT or model in {".", ".."}:
-            # Such a key has no segment that names the model: it is looked up like a foreign key.
-            digest = hashlib.blake2b(model.encode(), digest_size=16).hexdigest()
-            model = re.sub(r"[^A-Za-z0-9_-]", "_", model)[:100] + "~" + digest
-        at = self._exchange.received_at
-        return key_of(self._prefix, model, at, self._captures[index], kind)
-
-
-OCTETS = "application/octet-stream"
-_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_MOST_JSON = 64 * 1024
-
-
-def content_type_of(data: bytes) -> str:
-    """Return the content type that the bytes indicate."""
-    if (image := find_image_type(data)) is not None:
-        return image
-    if _BINARY.search(data):
-        return OCTETS
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return OCTETS
-    return "application/json" if _is_json(data) else "text/plain; charset=utf-8"
 
 
 def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, None]:
@@ -553,17 +506,3 @@ def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, Non
     if not 0 < width < 2**31 or not 0 < height < 2**31:
         return None, None
     return int(width), int(height)
-
-
-def _is_json(data: bytes) -> bool:
-    """Return whether bytes are a JSON object or array; large ones are judged by both ends."""
-    trimmed = data[:64].lstrip()[:1] + data[-64:].rstrip()[-1:]
-    if trimmed not in {b"{}", b"[]"}:
-        return False
-    if len(data) > _MOST_JSON:
-        return True
-    try:
-        read_json(data)
-    except UnreadableJson:
-        return False
-    return True

@@ -1,13 +1,12 @@
 """The capture process as the serving one sees it: started, fed, and started again if it ends.
 
-Frames wait here until the socket takes them, and are written in batches: one write for all that
+Messages wait here until the socket takes them, and are written in batches: one write for all that
 came within a few milliseconds. Nothing here blocks. Frames that a killed process had received are
 lost, unless a spool holds them, and the next process counts them; frames that still wait here go to
 that one.
 """
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
@@ -15,155 +14,151 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from io import BufferedIOBase
 from struct import Struct
 from typing import Any, Final, TypeAlias
 from typing import Protocol as Shape
 
-import orjson
+import msgspec
 import structlog
-from pydantic import BaseModel, SecretStr, TypeAdapter
+from pydantic import BaseModel, SecretStr
 
 from inference_store.platform.settings import PREFIX, ProxySettings
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.configuration import Configuration, Rules
-from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.protocol import Call, Kind, Protocol
 from inference_store.proxy.routing import Route
 
-# The frames to the capture process: the handshake, then exchanges.
-#
-# A frame is the length of a head, the head in JSON, and for an exchange the parts of its bodies as
-# they came, one after the other; the head holds their lengths. Nothing here is evaluated: untrusted
-# input stays bytes and texts.
+# The messages to the capture process: the handshake, then exchanges, each behind its length.
+# Nothing in them is evaluated: untrusted input stays bytes and texts.
 
 _LENGTH: Final = Struct(">I")
-_EXCHANGE: Final = TypeAdapter(Exchange)
-Buffers = list[bytes]
 
 
-def write_exchange(exchange: Exchange, call: Call, route: Route, reserved: int) -> Buffers:
-    """Return the frame of an exchange, whose bodies are not copied; `reserved`: bytes reserved for
-    it."""
-    head = {
-        "upstream": route.upstream.name,
-        "dialect": route.upstream.dialect,
-        "model": route.model,
-        "version": route.version,
-        "protocol": call.protocol.name,
-        "call": [call.kind, call.model, call.version, call.operation],
-        "reserved": reserved,
-        "exchange": exchange,
-    }
-    return [_frame(head), *exchange.request.parts, *exchange.response.parts]
+class SentExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """An exchange, with what the serving process knows of it."""
+
+    upstream: str
+    dialect: str | None
+    model: str | None
+    version: str | None
+    protocol: str
+    call: tuple[Kind, str | None, str | None, str]
+    """Its fields but the protocol."""
+    reserved: int
+    """Bytes reserved for it."""
+    exchange: Exchange
+
+    def work(self, protocols: Mapping[str, Protocol], configuration: Configuration) -> Work:
+        """Return the exchange. Raises KeyError if its protocol is none of these."""
+        model = self.model or self.upstream
+        return Work(
+            exchange=self.exchange,
+            call=Call(protocols[self.protocol], *self.call),
+            rules=configuration.rules(self.upstream, model, self.version),
+            model=model,
+            dialect=self.dialect,
+            by_name=None if self.model else configuration.list_rules(self.upstream),
+        )
 
 
-def _frame(head: Mapping[str, Any]) -> bytes:
+def write_exchange(exchange: Exchange, call: Call, route: Route, reserved: int) -> bytes:
+    """Return the message of an exchange; `reserved`: bytes reserved for it."""
+    sent = SentExchange(
+        upstream=route.upstream.name,
+        dialect=route.upstream.dialect,
+        model=route.model,
+        version=route.version,
+        protocol=call.protocol.name,
+        call=(call.kind, call.model, call.version, call.operation),
+        reserved=reserved,
+        exchange=exchange,
+    )
+    return _frame(sent)
+
+
+def _frame(message: object) -> bytes:
     try:
-        raw = orjson.dumps(head, default=_plain)
-    except TypeError:  # a text with a lone surrogate, which no JSON can hold
-        raw = json.dumps(head, ensure_ascii=False, default=_plain).encode("utf-8", "replace")
+        raw = _ENCODER.encode(message)
+    except UnicodeEncodeError:  # a text with a lone surrogate, which UTF-8 cannot hold
+        raw = _ENCODER.encode(_replace_surrogates(msgspec.to_builtins(message, builtin_types=_OWN)))
     return _LENGTH.pack(len(raw)) + raw
 
 
+def _replace_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case list() | tuple():
+            return [_replace_surrogates(item) for item in value]
+        case dict():
+            return {name: _replace_surrogates(item) for name, item in value.items()}
+    return value
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):  # a part of a body follows the head
-        return len(value)
-    if isinstance(value, (Exchange, Body)):
-        return asdict(value)
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class SentExchange:
-    """An exchange as it came through."""
-
-    head: Mapping[str, Any]
-    reserved: int
-    """Bytes reserved for it."""
-
-    def work(self, protocols: Mapping[str, Protocol], configuration: Configuration) -> Work:
-        """Return the exchange. Raises KeyError if its protocol is none of these."""
-        head = self.head
-        upstream = head["upstream"]
-        model = head["model"] or upstream
-        return Work(
-            exchange=_EXCHANGE.validate_python(head["exchange"]),
-            call=Call(protocols[head["protocol"]], *head["call"]),
-            rules=configuration.rules(upstream, model, head["version"]),
-            model=model,
-            dialect=head["dialect"],
-            by_name=None if head["model"] else configuration.list_rules(upstream),
-        )
+_OWN: Final = (bytes, datetime)
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
-class Reader:
-    """Reads frames."""
+class Handshake(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message; it contains secrets. `settings` and `models` as documents, once read."""
 
-    def __init__(self, source: BufferedIOBase) -> None:
-        """`source` blocks: it returns fewer bytes than requested only at the end."""
-        self._source = source
-
-    def head(self) -> dict[str, Any] | None:
-        """Return the head of the next frame; None if there is none, or it did not come whole."""
-        start = self._source.read(_LENGTH.size)
-        if len(start) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack(start)
-        raw = self._source.read(length)
-        return orjson.loads(raw) if len(raw) == length else None
-
-    def exchange(self) -> SentExchange | None:
-        """Return the next exchange; None if there are no more, or it did not come whole."""
-        head = self.head()
-        if head is None:
-            return None
-        for body in (head["exchange"]["request"], head["exchange"]["response"]):
-            sizes, body["parts"] = body["parts"], [self._source.read(n) for n in body["parts"]]
-            # Compare all sizes: after a part that was cut off, an empty part has its full size.
-            if sizes != [len(part) for part in body["parts"]]:
-                return None
-        return SentExchange(head, head["reserved"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handshake:
-    """The first frame."""
-
-    settings: ProxySettings
-    models: tuple[Rules, ...] = ()
+    settings: Any
+    models: Any = ()
     producer: str
     booted_at: datetime
     handed: int
     """Exchanges that were given to the processes before this one."""
 
     def frame(self) -> bytes:
-        """Return its bytes; they contain secrets."""
-        return _frame({field.name: getattr(self, field.name) for field in fields(self)})
+        """Return its bytes."""
+        return _frame(self)
 
 
-def read_handshake(reader: Reader) -> Handshake:
-    """Read the first frame. Raises EOFError if none came."""
-    head = reader.head()
-    if head is None:
-        raise EOFError("nothing came")
-    return Handshake(
-        settings=ProxySettings(**{"_env_file": None, **head["settings"]}),
-        models=tuple(map(Rules.model_validate, head["models"])),
-        producer=head["producer"],
-        booted_at=datetime.fromisoformat(head["booted_at"]),
-        handed=head["handed"],
-    )
+class Reader:
+    """Reads messages."""
+
+    def __init__(self, source: BufferedIOBase) -> None:
+        """`source` blocks: it returns fewer bytes than requested only at the end."""
+        self._source = source
+        self._decoder = msgspec.msgpack.Decoder(SentExchange)
+
+    def exchange(self) -> SentExchange | None:
+        """Return the next exchange; None if there are no more, or it did not come whole."""
+        raw = self._read()
+        return None if raw is None else self._decoder.decode(raw)
+
+    def handshake(self) -> Handshake:
+        """Read the first message. Raises EOFError if none came."""
+        raw = self._read()
+        if raw is None:
+            raise EOFError("nothing came")
+        sent = msgspec.msgpack.decode(raw, type=Handshake)
+        return msgspec.structs.replace(
+            sent,
+            settings=ProxySettings(**{"_env_file": None, **sent.settings}),
+            models=tuple(map(Rules.model_validate, sent.models)),
+        )
+
+    def _read(self) -> bytes | None:
+        start = self._source.read(_LENGTH.size)
+        if len(start) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack(start)
+        raw = self._source.read(length)
+        return raw if len(raw) == length else None
 
 
 _FLUSH_SECONDS: Final = 0.003
 _AT_ONCE: Final = 1 << 20
-# Smaller pieces are merged before they are written.
-_SMALL: Final = 32 * 1024
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _WELL_SECONDS: Final = 30.0
@@ -226,7 +221,7 @@ class CaptureProcess(asyncio.Protocol):
         """`first` returns the first frame for a process, from the number of exchanges handed over
         before. `ended` is called when a process has ended, with the bytes handed over so far."""
         self._start, self._first, self._ended = start, first, ended
-        self._frames: deque[tuple[Buffers, int]] = deque()
+        self._frames: deque[tuple[bytes, int]] = deque()
         self._flushing: asyncio.Handle | None = None
         self._transport: asyncio.Transport | None = None
         self._paused = False
@@ -249,7 +244,7 @@ class CaptureProcess(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._running = self._loop.create_task(self._keep_running())
 
-    def hand(self, frame: Buffers, reserved: int) -> None:
+    def hand(self, frame: bytes, reserved: int) -> None:
         """Write a frame soon; `reserved`: bytes of the budget that it holds."""
         self._frames.append((frame, reserved))
         if self._flushing is None:
@@ -299,15 +294,15 @@ class CaptureProcess(asyncio.Protocol):
 
     def _write_batch(self, transport: asyncio.Transport) -> None:
         """Write frames of about a megabyte; they count as handed over."""
-        buffers: Buffers = []
+        frames: list[bytes] = []
         size = 0
         while self._frames and size < _AT_ONCE:
             frame, reserved = self._frames.popleft()
-            buffers += frame
+            frames.append(frame)
             size += reserved
             self._handed += 1
             self._handed_bytes += reserved
-        transport.writelines(_merge_small(buffers))
+        transport.writelines(frames)
 
     def _write_last(self, transport: asyncio.Transport) -> None:
         while self._frames:
@@ -380,18 +375,3 @@ class CaptureProcess(asyncio.Protocol):
         self._flush()
         if self._hurry.is_set():
             self._write_last(transport)
-
-
-def _merge_small(buffers: Buffers) -> Buffers:
-    """Return the same bytes in fewer pieces; large ones are not copied."""
-    pieces: Buffers = []
-    small: Buffers = []
-    for buffer in buffers:
-        if len(buffer) < _SMALL:
-            small.append(buffer)
-            continue
-        pieces.append(b"".join(small))
-        pieces.append(buffer)
-        small = []
-    pieces.append(b"".join(small))
-    return [piece for piece in pieces if piece]

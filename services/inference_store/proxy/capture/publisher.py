@@ -2,13 +2,14 @@
 events."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Sequence, Set
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from math import inf
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -18,22 +19,27 @@ from aiokafka.errors import (
     ProducerClosed,
     RecordTooLargeError,
 )
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.wire import rfc3339
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.inference.producer_reports import encode as encode_report
+from inference_store.inference.tar import CONTENT_TYPE, END
 from inference_store.platform.backoff import Backoff
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import CAPTURE_SECONDS, CAPTURE_TROUBLE
 from inference_store.platform.settings import KafkaSettings
 from inference_store.platform.traces import stage, throttle_logs
-from inference_store.proxy.capture.counts import Budget, Counts
-from inference_store.proxy.capture.prepared_capture import (
-    Message,
-    PreparedCapture,
-    set_published_at,
+from inference_store.proxy.capture.counts import Counts
+from inference_store.proxy.capture.segments import (
+    Contents,
+    Event,
+    Segment,
+    describe_segment,
+    read_segment,
+    stamp_event,
 )
 from inference_store.proxy.capture.spool import Folder, Spooled, Spools
 
@@ -46,10 +52,9 @@ KAFKA_ERRORS = (KafkaError, OSError)
 _TOO_LARGE = (MessageSizeTooLargeError, RecordTooLargeError)
 _STOP_SECONDS = 3.0
 _LINGER_MILLISECONDS = 5
-
-
-class MessageRefused(Exception):
-    """Kafka will never take this event."""
+# Of a batch of events: brokers take a mebibyte.
+_BATCH_BYTES = 256 * 1024
+_T = TypeVar("_T")
 
 
 class Publisher:
@@ -59,29 +64,39 @@ class Publisher:
         self._settings = settings
         self._producer: AIOKafkaProducer | None = None
         self._given_up: dict[AIOKafkaProducer, asyncio.Event] = {}
+        self._turn = 0
         self._starting = asyncio.Lock()
 
-    async def publish(self, messages: Sequence[Message], *, producer: str, sequence: int) -> None:
-        """Send an exchange's events; returns when all are acknowledged.
+    async def publish(self, events: Sequence[Event], *, producer: str) -> Set[int]:
+        """Send events; return, when all others are acknowledged, the sequences of those that Kafka
+        will never take, because they are too large.
 
-        Raises MessageRefused, or one of KAFKA_ERRORS. An idempotent producer retries by itself as
-        long as the broker is unavailable, so it may take as long as that.
+        Raises one of KAFKA_ERRORS. An idempotent producer retries by itself as long as the broker
+        is unavailable, so it may take as long as that.
         """
-        headers = [("producer", producer.encode()), ("sequence", b"%d" % sequence)]
-        topic = self._settings.kafka_topic
         kafka = await self._start_producer()
+        topic = self._settings.kafka_topic
+        partitions = sorted(await kafka.partitions_for(topic))
+        self._turn += 1
+        partition = partitions[self._turn % len(partitions)]
 
-        async def send_all() -> None:
-            waiting = [
-                await kafka.send(topic, message.value, key=message.key, headers=headers)
-                for message in messages
-            ]
-            await asyncio.gather(*waiting)
+        async def send_all(events: Sequence[Event]) -> Set[int]:
+            batches: list[tuple[list[Event], asyncio.Future[Any]]] = []
+            while rest := events[sum([len(some) for some, _ in batches]) :]:
+                builder = kafka.create_batch()
+                fit = list(takewhile(partial(_append, builder, producer.encode()), rest))
+                batch = await kafka.send_batch(builder, topic, partition=partition)
+                batches.append((fit, batch))
+            refused = set[int]()
+            for some, batch in batches:
+                try:
+                    await batch
+                except _TOO_LARGE:
+                    ones = [] if len(some) == 1 else [await send_all([event]) for event in some]
+                    refused |= {some[0].sequence} if len(some) == 1 else set().union(*ones)
+            return refused
 
-        try:
-            await self._await_acknowledgement(kafka, send_all())
-        except _TOO_LARGE as error:
-            raise MessageRefused(str(error)) from error
+        return await self._await_acknowledgement(kafka, send_all(events))
 
     async def report(self, key: bytes, value: bytes) -> None:
         """Send a report; returns when it is acknowledged. Raises one of KAFKA_ERRORS."""
@@ -95,19 +110,17 @@ class Publisher:
             await self._discard(self._producer)
 
     async def _await_acknowledgement(
-        self, kafka: AIOKafkaProducer, sending: Coroutine[Any, Any, object]
-    ) -> None:
-        """Wait for an acknowledgement. Raises ProducerClosed if the producer is discarded
-        meanwhile: it never answers what it still holds then."""
+        self, kafka: AIOKafkaProducer, sending: Coroutine[Any, Any, _T]
+    ) -> _T:
+        """Wait for an acknowledgement, and return its result. Raises ProducerClosed if the producer
+        is discarded meanwhile: it never answers what it still holds then."""
         work = asyncio.ensure_future(sending)
         end = asyncio.ensure_future(self._given_up[kafka].wait())
         try:
             await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ProducerClosed
-            await work
-        except _TOO_LARGE:
-            raise
+            return await work
         except KafkaError as error:
             if not error.retriable:  # this producer may refuse everything from now on
                 await self._discard(kafka)
@@ -125,6 +138,7 @@ class Publisher:
                     enable_idempotence=True,
                     acks="all",
                     linger_ms=_LINGER_MILLISECONDS,
+                    max_batch_size=_BATCH_BYTES,
                 )
                 try:
                     await producer.start()
@@ -144,6 +158,13 @@ class Publisher:
                 self._given_up.pop(producer).set()
 
 
+def _append(builder: BatchBuilder, producer: bytes, event: Event) -> bool:
+    """Add an event to a batch; return False if the batch is full."""
+    headers = [("producer", producer), ("sequence", b"%d" % event.sequence)]
+    added = builder.append(timestamp=None, key=event.key, value=event.value, headers=headers)
+    return added is not None
+
+
 async def _stop_producer(producer: AIOKafkaProducer) -> None:
     stopping = asyncio.ensure_future(producer.stop())
     done, _ = await asyncio.wait({stopping}, timeout=_STOP_SECONDS)
@@ -154,10 +175,10 @@ async def _stop_producer(producer: AIOKafkaProducer) -> None:
         _log.info("a Kafka producer ended with an error", action="closing", error=str(error))
 
 
-# Sends prepared captures: blobs, then events.
+# Delivers segments: the object, then the events of its captures.
 #
-# The order makes every crash harmless: blobs without an event are never found (and the spool, if
-# there is one, writes them again); an event without its blobs would be parked. An event that is
+# The order makes every crash harmless: a segment without events is never found (and the spool, if
+# there is one, writes it again); an event without its segment would be parked. An event that is
 # sent twice has the same uid and is stored once. A file leaves the spool after Kafka has
 # acknowledged.
 
@@ -174,31 +195,19 @@ class Store(Protocol):
 class Topic(Protocol):
     """Publishes events; `Publisher` implements it."""
 
-    async def publish(
-        self, messages: Sequence[Message], *, producer: str, sequence: int
-    ) -> None: ...
+    async def publish(self, events: Sequence[Event], *, producer: str) -> Set[int]: ...
     async def report(self, key: bytes, value: bytes) -> None: ...
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """An exchange in memory, and the bytes reserved for it."""
-
-    prepared: PreparedCapture
-    counts: Counts
-    reserved: int
-
-    def release(self, budget: Budget) -> None:
-        """Free its memory: it was delivered or given up."""
-        budget.free(self.reserved)
-
-
 class Deliveries:
-    """Writes and publishes one exchange at a time for each of its callers."""
+    """Writes and publishes one segment at a time for each of its callers."""
 
-    def __init__(self, store: Store, topic: Topic, bucket: str, threads: Executor) -> None:
-        self._store, self._topic, self._bucket = store, topic, bucket
+    def __init__(
+        self, store: Store, topic: Topic, counts: Counts, bucket: str, threads: Executor
+    ) -> None:
+        """`counts`: of our own producer."""
+        self._store, self._topic, self._counts, self._bucket = store, topic, counts, bucket
         self._threads = threads
         self.object_store = _make_backoff("object store", (ObjectStoreUnavailable, OSError))
         self.kafka = _make_backoff("kafka", KAFKA_ERRORS)
@@ -208,47 +217,62 @@ class Deliveries:
         """The servers that deliveries wait for, and why."""
         return self.object_store.unavailable | self.kafka.unavailable
 
-    async def deliver(self, item: Held | Spooled) -> None:
-        """Upload and publish an exchange, however long that takes, and count it."""
+    async def deliver(self, item: Segment | Spooled) -> None:
+        """Put a segment and publish its events, however long that takes, and count them."""
+        counts = item.folder.counts if isinstance(item, Spooled) else self._counts
         try:
-            prepared = await self.object_store.retry(partial(self._upload, item))
-            if prepared is None:
-                return
-            await self.kafka.retry(partial(self._publish, prepared))
-        except MessageRefused as error:
-            self._drop(item, "refused", error)
+            contents, described = await self.object_store.retry(partial(self._upload, item))
+            refused = await self.kafka.retry(
+                partial(self._publish, contents, described, counts.producer)
+            )
         except Exception as error:  # waiting would not help: drop this one, the others continue
-            self._drop(item, "unreadable", error)
+            # Only its class: the text of an error may contain captured data.
+            _log.error("a segment is dropped", action="capture_dropped", error=type(error).__name__)
+            contents, refused = Contents(), frozenset()
+            counts.drop("unreadable", item.exchanges)
         else:
-            await self._settle(item, len(prepared.messages))
+            if isinstance(item, Spooled) and (torn := item.exchanges - len(contents.sequences)):
+                item.folder.lose(item, torn)
+        await asyncio.get_running_loop().run_in_executor(
+            self._threads, _settle, item, counts, contents, refused
+        )
 
-    async def _upload(self, item: Held | Spooled) -> PreparedCapture | None:
-        """Write the blobs, in a thread; return None for a torn file, which is counted."""
+    async def _upload(self, item: Segment | Spooled) -> tuple[Contents, bytes]:
+        """Write the object, in a thread; return what it holds, and what its events say of it."""
         with stage(CAPTURE_SECONDS, "upload"):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._put, item)
 
-    def _put(self, item: Held | Spooled) -> PreparedCapture | None:
-        prepared = item.prepared if isinstance(item, Held) else item.folder.read(item.path)
-        for blob in () if prepared is None else prepared.blobs:
+    def _put(self, item: Segment | Spooled) -> tuple[Contents, bytes]:
+        tar = item.path.read_bytes() if isinstance(item, Spooled) else item.tar
+        if isinstance(item, Spooled) or not item.key:
+            contents = read_segment(tar)
+            tar = tar[: contents.size] + END
+        else:
+            sequences = {event.sequence for event in item.events}
+            contents = Contents(item.key, len(tar), item.captures, sequences, item.events)
+        for blob in contents.objects:
             key = StorageKey(self._bucket, blob.key)
             self._store.put(key, blob.data, content_type=blob.content_type)
-        return prepared
+        if contents.key:
+            key = StorageKey(self._bucket, contents.key)
+            self._store.put(key, tar, content_type=CONTENT_TYPE)
+        return contents, describe_segment(tar, contents.captures) if contents.key else b""
 
-    async def _publish(self, prepared: PreparedCapture) -> None:
+    async def _publish(self, contents: Contents, described: bytes, producer: str) -> Set[int]:
         at = rfc3339(datetime.now(UTC))
-        messages = [
-            Message(message.key, set_published_at(message.value, at))
-            for message in prepared.messages
+        events = [
+            replace(event, value=stamp_event(event.value, at, described))
+            for event in contents.events
         ]
-        work = asyncio.ensure_future(
-            self._topic.publish(messages, producer=prepared.producer, sequence=prepared.sequence)
-        )
+        if not events:
+            return frozenset()
+        work = asyncio.ensure_future(self._topic.publish(events, producer=producer))
         with stage(CAPTURE_SECONDS, "publish"), self.kafka.waiting() as reasons:
             try:
                 while not (await asyncio.wait({work}, timeout=_SLOW_SECONDS))[0]:
                     self.kafka.note(reasons, "kafka", "no acknowledgement yet", _SLOW_SECONDS)
-                await work
+                return await work
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
@@ -258,24 +282,16 @@ class Deliveries:
             finally:
                 work.cancel()
 
-    async def _settle(self, item: Held | Spooled, events: int) -> None:
-        if isinstance(item, Held):
-            item.counts.publish(events)
-        else:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, _settle_spooled, item, events)
 
-    def _drop(self, item: Held | Spooled, reason: str, error: Exception) -> None:
-        # Only its class: the text of an error may contain captured data.
-        _log.error(
-            "an exchange is dropped",
-            action="capture_dropped",
-            reason=reason,
-            error=type(error).__name__,
-        )
-        if isinstance(item, Spooled):
-            item.folder.remove(item.path)
-        item.counts.drop(reason)
+def _settle(item: Segment | Spooled, counts: Counts, contents: Contents, refused: Set[int]) -> None:
+    """Count the exchanges of a segment, whose file is not needed any more."""
+    if isinstance(item, Spooled):
+        item.folder.remove(item)
+    if refused:
+        _log.error("Kafka refuses events", action="capture_dropped", count=len(refused))
+        counts.drop("refused", len(refused))
+    published = [event for event in contents.events if event.sequence not in refused]
+    counts.publish(len(contents.sequences - refused), len(published))
 
 
 def _make_backoff(server: Server, expected: tuple[type[BaseException], ...]) -> Backoff:
@@ -285,11 +301,6 @@ def _make_backoff(server: Server, expected: tuple[type[BaseException], ...]) -> 
         first_seconds=0.2,
         longest_seconds=2.0,  # so that what waits is tried again within the time of a stop
     )
-
-
-def _settle_spooled(item: Spooled, events: int) -> None:
-    item.folder.remove(item.path)
-    item.counts.publish(events)
 
 
 # Longest wait for an acknowledgement before others get a turn.

@@ -2,14 +2,13 @@
 
     <directory>/<producer>.lock     held as long as one of that producer's processes lives; says
                                     how many bytes are in its folder
-    <directory>/<producer>/<sequence>        a capture (`prepared_capture.py`)
-    <directory>/<producer>/<sequence>.part   one that is being written
+    <directory>/<producer>/<segment id>.tar  a segment (`segments.py`), written exchange by exchange
     <directory>/<producer>/report            the last report, if Kafka did not take it
     <directory>/<producer>/report.part       one that is being written
 
-Order: a capture is written, and has its name, before it counts as spooled; it is removed after its
-events are acknowledged. A process that finds a folder whose lock is free publishes its captures,
-under the old producer's id and sequences; a `.part` there was cut off when its writer died.
+Order: an exchange is written before it counts as spooled; its segment is removed after all its
+events are acknowledged. A process that finds a folder whose lock is free publishes its segments,
+under the old producer's id and sequences; what was being written when its writer died is cut off.
 """
 
 import contextlib
@@ -19,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -31,8 +31,7 @@ from inference_store.platform.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TRO
 from inference_store.platform.settings import CaptureSettings
 
 from .counts import Counts
-from .prepare import uuid7
-from .prepared_capture import PreparedCapture, TornFile, decode, encode
+from .segments import Draft, Segment, read_segment, uuid7
 
 LOCK: Final = ".lock"
 _log = structlog.get_logger()
@@ -95,6 +94,7 @@ def _lock(path: Path) -> int | None:
 
 _PART = ".part"
 _REPORT = "report"
+_TAR = ".tar"
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Room:
 
 
 class Folder:
-    """One producer's captures on disk; may be shared between threads."""
+    """One producer's segments on disk; may be shared between threads."""
 
     def __init__(self, root: Path, counts: Counts, room: Room, lock: int, *, fsync: bool) -> None:
         self.counts = counts
@@ -132,18 +132,18 @@ class Folder:
         self._lock = Lock()
         self._bytes = 0
         self._waiting = 0
-        # The sequences of captures that no task publishes: each is taken once, even if the disk
-        # refuses to remove its file afterwards.
-        self._unclaimed: deque[int] = deque()
+        # Segments that no task publishes: each is taken once, even if the disk refuses to remove
+        # its file afterwards.
+        self._unclaimed: deque[Spooled] = deque()
 
     @property
     def waiting(self) -> int:
-        """Captures in the folder, including those being published."""
+        """Exchanges in the folder, including those being published."""
         return self._waiting
 
     @property
     def unclaimed(self) -> int:
-        """Captures that no task publishes at the moment."""
+        """Segments that no task publishes at the moment."""
         return len(self._unclaimed)
 
     @property
@@ -152,90 +152,118 @@ class Folder:
         these one after the other."""
         return not self._waiting and self.counts.queued <= 0
 
-    def write(self, prepared: PreparedCapture) -> bool:
-        """Store a capture; return False if there is no room, or the disk refuses."""
-        raw = encode(prepared)
-        if not self._room.take(len(raw)):
-            return False
-        self._record_size(len(raw))
-        path = self._locate(prepared.sequence)
+    def open(self, segment: Segment) -> bool:
+        """Give a new segment its file; return False if the disk refuses."""
         try:
-            self._write(path, raw)
+            segment.file = FileIO(self._path / f"{segment.id}{_TAR}", "xb")
         except OSError as error:
-            SPOOL_TROUBLE.inc()
-            _log.warning("the spool cannot be written", action="spooling", error=str(error))
-            for file in (path.with_suffix(_PART), path):
-                self._unlink(file)
-            self._change(-len(raw))
+            self._warn(error)
             return False
-        with self._lock:
-            self._waiting += 1
-        self._unclaimed.append(prepared.sequence)
         return True
 
-    def _locate(self, sequence: int) -> Path:
-        return self._path / f"{sequence:020d}"
+    def append(self, segment: Segment, draft: Draft) -> bool:
+        """Write an exchange; return False if there is no room, or the disk refuses."""
+        size = draft.end - segment.size
+        if not self._room.take(size):
+            return False
+        self._record_size(size)
+        try:
+            segment.append(draft, (), fsync=self._fsync)
+            if self._fsync and segment.exchanges == 1:
+                _sync_folder(self._path)
+        except OSError as error:
+            self._warn(error)
+            self._change(-size)
+            return False
+        self._add(1)
+        return True
+
+    def close_segment(self, segment: Segment) -> None:
+        """Close the file of a segment; its captures wait to be published."""
+        segment.close()
+        path = self._path / f"{segment.id}{_TAR}"
+        if segment.exchanges:
+            self._unclaimed.append(Spooled(self, path, segment.exchanges))
+        else:
+            self._unlink(path)
+
+    def write(self, segment: Segment) -> bool:
+        """Store a closed segment that is in memory; return False if there is no room, or the disk
+        refuses."""
+        size, path = len(segment.tar), self._path / f"{segment.id}{_TAR}"
+        if not self._room.take(size):
+            return False
+        self._record_size(size)
+        try:
+            self._write(path, segment.tar)
+        except OSError as error:
+            self._warn(error)
+            self._unlink(path)
+            self._change(-size)
+            return False
+        self._add(segment.exchanges)
+        self._unclaimed.append(Spooled(self, path, segment.exchanges))
+        return True
+
+    def _warn(self, error: OSError) -> None:
+        SPOOL_TROUBLE.inc()
+        _log.warning("the spool cannot be written", action="spooling", error=str(error))
 
     def _write(self, path: Path, raw: bytes) -> None:
-        part = path.with_suffix(_PART)
-        with part.open("wb") as file:
+        with path.open("wb") as file:
             file.write(raw)
             if self._fsync:
                 file.flush()
                 os.fsync(file.fileno())
-        part.rename(path)
         if self._fsync:
             _sync_folder(self._path)
 
     def recover(self, *, own: bool = False) -> None:
-        """Count what a dead producer left, and remove incomplete files. `own`: the folder is of our
-        own producer, whose process was killed; its captures are counted as seen already, and
-        `Counts.go_on` counts those that are missing. Raises OSError; then nothing is counted."""
-        files = [(path, path.stat().st_size) for path in sorted(self._path.iterdir())]
-        for path, size in files:
-            name, _, rest = path.name.partition(".")
-            if path.name == _REPORT + _PART:
-                self._settle_report(path)
-            if not name.isdigit():
+        """Count what a dead producer left, and remove what holds no whole exchange. `own`: the
+        folder is of our own producer, whose process was killed; its captures are counted as seen
+        already, and `Counts.go_on` counts those that are missing. Raises OSError; then nothing is
+        counted."""
+        paths = sorted(self._path.iterdir())
+        found = [(path, read_segment(path.read_bytes())) for path in paths if path.suffix == _TAR]
+        self._settle_report()
+        for path, contents in found:
+            if not contents.sequences:
+                self._unlink(path)
                 continue
-            if not own:
-                self.counts.count_spooled(int(name))
-            if not rest:
-                self._change(size)
-                self._waiting += 1
-                self._unclaimed.append(int(name))
-                continue
-            self._unlink(path)
-            if not own:
-                self._lose()
+            for sequence in () if own else contents.sequences:
+                self.counts.count_spooled(sequence)
+            self._change(path.stat().st_size)
+            self._add(len(contents.sequences))
+            self._unclaimed.append(Spooled(self, path, len(contents.sequences)))
 
-    def take(self) -> Path | None:
-        """Claim a capture that no task publishes yet, the oldest first; None if there is none."""
+    def take(self) -> "Spooled | None":
+        """Claim a segment that no task publishes yet, the oldest first; None if there is none."""
         try:
-            return self._locate(self._unclaimed.popleft())
+            return self._unclaimed.popleft()
         except IndexError:
             return None
 
-    def read(self, path: Path) -> PreparedCapture | None:
-        """Return the capture; if the file is torn, remove and count it, and return None. Raises
-        OSError."""
-        try:
-            return decode(path.read_bytes())
-        except (TornFile, FileNotFoundError):
-            size = self._unlink(path)
-            self._lose()
-            self._forget(size)
-            return None
+    def lose(self, spooled: "Spooled", count: int) -> None:
+        """Count exchanges of a segment that cannot be read any more."""
+        self.counts.drop("torn", count)
+        path, producer = str(spooled.path), self.counts.producer
+        _log.warning(
+            "a segment in the spool is torn", action="spool_torn", producer=producer, path=path
+        )
 
-    def remove(self, path: Path) -> None:
-        """Remove a capture whose events are acknowledged. If that fails, the process that adopts
+    def remove(self, spooled: "Spooled") -> None:
+        """Remove a segment whose events are acknowledged. If that fails, the process that adopts
         the folder publishes it again."""
-        self._forget(self._unlink(path))
+        self._change(-self._unlink(spooled.path))
+        self._add(-spooled.exchanges)
 
     def store_report(self, report: bytes) -> None:
         """Store the last report for the process that adopts the folder."""
         with contextlib.suppress(OSError):
-            self._write(self._path / _REPORT, report)
+            # under another name first: a kill never leaves it incomplete
+            part = self._path / f"{_REPORT}{_PART}"
+            self._write(part, report)
+            part.rename(self._path / _REPORT)
 
     def read_stored_report(self) -> bytes | None:
         """Return the last report of a producer that could not send it."""
@@ -247,11 +275,14 @@ class Folder:
         """Remove the stored report after it was sent."""
         self._unlink(self._path / _REPORT)
 
-    def _settle_report(self, part: Path) -> None:
+    def _settle_report(self) -> None:
         """Rename a report that its dead writer left if it is complete; remove it otherwise."""
+        part = self._path / f"{_REPORT}{_PART}"
         try:
             decode_report(part.read_bytes())
             part.rename(self._path / _REPORT)
+        except FileNotFoundError:
+            return
         except ValueError:
             self._unlink(part)
         except OSError as error:
@@ -289,16 +320,9 @@ class Folder:
             return 0
         return size
 
-    def _lose(self) -> None:
-        self.counts.drop("torn")
-        _log.warning(
-            "a capture in the spool is torn", action="spool_torn", producer=self.counts.producer
-        )
-
-    def _forget(self, size: int) -> None:
-        self._change(-size)
+    def _add(self, exchanges: int) -> None:
         with self._lock:
-            self._waiting -= 1
+            self._waiting += exchanges
 
 
 def _sync_folder(path: Path) -> None:
@@ -311,10 +335,11 @@ def _sync_folder(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spooled:
-    """An exchange on disk."""
+    """A segment on disk."""
 
     folder: Folder
     path: Path
+    exchanges: int
 
     @property
     def counts(self) -> Counts:
@@ -360,7 +385,7 @@ class Spools:
 
     @property
     def unclaimed(self) -> int:
-        """Captures that no task publishes at the moment."""
+        """Segments that no task publishes at the moment."""
         return sum(folder.unclaimed for folder in self._list_folders())
 
     def open(self) -> None:
@@ -407,24 +432,28 @@ class Spools:
         self.adopted = tuple(folder for folder in self.adopted if folder is not settled)
         settled.close()
 
-    def write(self, prepared: PreparedCapture, *, half_full: bool) -> bool:
-        """Store a capture; return whether the spool has it. `half_full`: memory is half full, or
-        the process ends."""
-        if self._own is None or not (self._mode == "all" or half_full):
-            return False
-        try:
-            return self._own.write(prepared)
-        except Exception as error:  # whatever it is: it must not end the thread that decodes
-            SPOOL_TROUBLE.inc()
-            _log.error("no capture is spooled", action="spooling", error=type(error).__name__)
-            return False
+    def find_folder(self, *, half_full: bool) -> Folder | None:
+        """Return the folder that exchanges are written to now; None: they stay in memory.
+        `half_full`: memory is half full, or the process ends."""
+        return self._own if self._mode == "all" or half_full else None
+
+    def close_segment(self, segment: Segment) -> Segment | None:
+        """Close a segment; return it if it is in memory, else it waits in its folder."""
+        if segment.file is None:
+            segment.close()
+            return segment
+        assert self._own is not None, "its file is in our folder"
+        self._own.close_segment(segment)
+        return None
+
+    def write(self, segment: Segment) -> bool:
+        """Store a closed segment that is in memory; return whether the spool has it."""
+        return self._own is not None and self._own.write(segment)
 
     def take(self) -> Spooled | None:
-        """Claim a capture to publish, first those of dead processes; None if there is none."""
-        for folder in self._list_folders():
-            if (path := folder.take()) is not None:
-                return Spooled(folder, path)
-        return None
+        """Claim a segment to publish, first those of dead processes; None if there is none."""
+        found = (folder.take() for folder in self._list_folders())
+        return next((spooled for spooled in found if spooled is not None), None)
 
     def store_report(self, report: bytes) -> None:
         """Store our last report for the process that adopts the folder."""

@@ -38,7 +38,12 @@ from inference_store.objects import Blobs
 from inference_store.operations.reconcile import owned
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import KafkaSettings
-from inference_store.proxy.capture.prepared_capture import event_bytes, metadata_blob, metadata_text
+from inference_store.proxy.capture.segments import (
+    complete_event,
+    encode_event,
+    encode_metadata,
+    make_metadata_blob,
+)
 from inference_store.query.explain import Explain, summarize_plan
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
@@ -106,13 +111,9 @@ class CapturedInference:
 
     @property
     def blobs(self) -> dict[str, bytes]:
-        metadata = metadata_blob(
-            {"http_version": "1.1"},
-            [self._envelope],
-            event=self._fields,
-            request=_REQUEST,
-            capture={"transport": "rest"},
-        )
+        rest = {"request": _REQUEST, "capture": {"transport": "rest"}}
+        event = encode_event(self._fields | {"published_at": None})
+        metadata = make_metadata_blob(self._metadata, event, rest)
         return {
             self.key("data"): b"datum",
             self.key("metadata"): metadata,
@@ -121,11 +122,16 @@ class CapturedInference:
 
     @property
     def event(self) -> bytes:
-        inline: dict[str, Any] = {}
-        if self.inline:
-            text = metadata_text({"http_version": "1.1"}, [self._envelope])
-            inline = {"metadata": text.decode(), "response": self.response.decode()}
-        return event_bytes(self._fields | inline)
+        event = encode_event(self._fields)
+        if not self.inline:
+            return event
+        key = self.key("metadata")
+        response = self.response
+        return complete_event(event, metadata_key=key, metadata=self._metadata, response=response)
+
+    @property
+    def _metadata(self) -> bytes:
+        return encode_metadata({"http_version": "1.1"}, [self._envelope])
 
 
 REBUILD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("rebuild.")]

@@ -15,9 +15,9 @@ from inference_store.grpc_messages import message, parsed
 from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.metadata import read_metadata
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.prepared_capture import PreparedCapture
+from inference_store.proxy.capture.prepare import ChosenExchange, Preparation
 from inference_store.proxy.capture.registrations import Work
+from inference_store.proxy.capture.segments import Blob, Event, Segment, read_segment
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
@@ -46,10 +46,29 @@ CONTENTS: Final[Mapping[str, str]] = {
 CODES: Final = {"INT8": "b", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d"}
 
 
+class Written(NamedTuple):
+    """The objects of an exchange, its events, and the problems of its capture."""
+
+    blobs: Sequence[Blob]
+    messages: Sequence[Event]
+    problems: tuple[str, ...]
+
+
+def write(preparation: Preparation, chosen: ChosenExchange, sequence: int = 1) -> Written:
+    """Write an exchange as single objects; what is read back from its segment is the same."""
+    segment = Segment(chosen.model_id, prefix="captures", packed=False, opened=0.0)
+    prepared = preparation.prepare(chosen, segment, "p", sequence)
+    segment.append(prepared.draft, prepared.events)
+    segment.close()
+    contents = read_segment(segment.tar)
+    assert contents.events == prepared.events
+    return Written(contents.objects, prepared.events, prepared.problems)
+
+
 class Captured(NamedTuple):
     """What is written of an exchange."""
 
-    prepared: PreparedCapture
+    prepared: Written
 
     @property
     def events(self) -> Sequence[InferenceEvent]:
@@ -154,7 +173,7 @@ def capture(
     work = Work(sample, call, rules or Rules(), model, by_name=by_name)
     chosen = preparation.choose(work)
     assert chosen is not None
-    return Captured(preparation.prepare(chosen, "p", 1))
+    return Captured(write(preparation, chosen))
 
 
 class SampleRequest(NamedTuple):

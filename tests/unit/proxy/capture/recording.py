@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from io import BufferedReader
 from typing import Any
@@ -18,9 +18,9 @@ from inference_store.inference.producer_reports import ProducerReport, decode
 from inference_store.proxy.capture.__main__ import Recorder
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.counts import SharedCounters
-from inference_store.proxy.capture.prepared_capture import Message
-from inference_store.proxy.capture.process import Reader, Start, read_handshake
-from inference_store.proxy.capture.publisher import MessageRefused, Store, Topic
+from inference_store.proxy.capture.process import Reader, Start
+from inference_store.proxy.capture.publisher import Store, Topic
+from inference_store.proxy.capture.segments import Event
 from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import Call, Protocol
@@ -65,16 +65,17 @@ class Log:
     events: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
     reports: list[ProducerReport] = field(default_factory=list)
 
-    async def publish(self, messages: Sequence[Message], *, producer: str, sequence: int) -> None:
+    async def publish(self, events: Sequence[Event], *, producer: str) -> Set[int]:
         if self.is_away:
             raise KafkaConnectionError("away")
         if self.refuses:
-            raise MessageRefused("too large")
-        for message in messages:
-            event = orjson.loads(message.value)
+            return {event.sequence for event in events}
+        for sent in events:
+            event = orjson.loads(sent.value)
             # blobs first
-            assert event["metadata_storage_key"] in self.bucket.objects
-            self.events.append((producer, sequence, event))
+            assert event["metadata_storage_key"].partition("#")[0] in self.bucket.objects
+            self.events.append((producer, sent.sequence, event))
+        return frozenset()
 
     async def report(self, key: bytes, value: bytes) -> None:
         if self.is_away:
@@ -109,7 +110,7 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
         async def _record(self) -> None:
             with BufferedReader(socket.SocketIO(self._socket, "r"), 4096) as source:
                 reader = Reader(source)
-                handshake = await asyncio.to_thread(read_handshake, reader)
+                handshake = await asyncio.to_thread(reader.handshake)
                 await Recorder(
                     handshake,
                     reader,

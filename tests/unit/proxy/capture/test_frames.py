@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import ID_HEADER
-from inference_store.proxy.capture.process import Handshake, Reader, read_handshake, write_exchange
+from inference_store.proxy.capture.process import Handshake, Reader, write_exchange
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.configuration import Configuration, Redaction, Rules, Sampling
 from inference_store.proxy.exchange import Body, Exchange, Headers
@@ -24,6 +24,7 @@ from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 from tests.unit.proxy.protocols.v2_grpc.calls import make_request, make_response
 
 from .captured import NAMED_PROTOCOLS, STREAM, capture, make_preparation
+from .captured import write as write_captured
 from .recording import UPSTREAM
 
 RULES = Rules(
@@ -72,7 +73,7 @@ def make_reader(raw: bytes) -> Reader:
 
 
 def write(sample: Exchange, model: str | None = "m") -> bytes:
-    return b"".join(write_exchange(sample, CALL, Route(UPSTREAM, CALL, model=model), 7))
+    return write_exchange(sample, CALL, Route(UPSTREAM, CALL, model=model), 7)
 
 
 @given(st.lists(st.tuples(EXCHANGES, st.just("m") | st.text(min_size=1)), max_size=5))
@@ -124,11 +125,11 @@ def test_a_process_gets_the_settings_with_their_secrets(monkeypatch: pytest.Monk
     )
     raw = handshake.frame()
     monkeypatch.setenv("INFERENCE_STORE_PROXY_SPOOL", "off")
-    came = read_handshake(make_reader(raw))
+    came = make_reader(raw).handshake()
     assert came.settings.model_dump() == proxy_settings.model_dump()
     assert came.models == CONFIGURATION.models
     with pytest.raises(EOFError):
-        read_handshake(make_reader(raw[:10]))
+        make_reader(raw[:10]).handshake()
 
 
 # JSON nested as deep as it can be read, at any place of a request or an answer, is captured.
@@ -197,7 +198,7 @@ def test_deep_nesting_loses_no_exchange(kind: str, rules: Rules) -> None:
     for body, answer in pairs:
         chosen = preparation.choose(Work(exchange(body, answer, path=path), call, rules, "m"))
         if chosen is not None:
-            assert preparation.prepare(chosen, "p", 1).messages
+            assert write_captured(preparation, chosen).messages
 
 
 # The names of a stream's inferences, each captured as an exchange of its own.

@@ -1,6 +1,5 @@
 """From an exchange to blobs and events: read back by what the ingester reads them with."""
 
-from dataclasses import replace
 from io import BytesIO
 from typing import Any
 from uuid import UUID
@@ -11,16 +10,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from inference_store.index.sidecars import without_request
+from inference_store.inference.layout import content_type_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.proxy.capture.prepare import (
     ID_HEADER,
-    INLINE_BYTES,
-    content_type_of,
     id_for_answer,
     ids_of,
     size_of,
 )
-from inference_store.proxy.capture.prepared_capture import decode, encode
+from inference_store.proxy.capture.segments import INLINE_BYTES
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import Inference, Reading
@@ -201,13 +199,6 @@ def test_every_event_of_it_is_flagged() -> None:
         assert captured.prepared.problems == tuple(reasons), case
         for event in captured.events:
             assert event.flags == tuple(f"capture_{reason}" for reason in reasons), case
-
-
-def test_it_is_counted_once_although_it_was_spooled() -> None:
-    prepared = capture(exchange(request=OVER), call=CALL).prepared
-    again = decode(encode(prepared))
-    assert again.problems == ()
-    assert again == replace(prepared, problems=())
 
 
 MAGIC = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF0000WEBPVP", b"BM0000\0\0\0\0"]

@@ -160,7 +160,7 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
             case 5 if in_memory:
                 in_memory -= 1
                 if chance.random() < 0.5:
-                    capture.publish(1)
+                    capture.publish(1, 1)
                 else:
                     capture.drop("refused")
             case 6 if in_memory:

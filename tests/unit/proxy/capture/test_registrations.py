@@ -29,6 +29,7 @@ from tests.exchanges import exchange, png
 from tests.http_stub import Request, Response, serve_http
 from tests.settings import make_settings
 
+from .captured import write
 from .recording import Log, hand_over_one, make_start, wait_until_true
 
 DETECTION = {"model_id": "yolo", "task_type": "Object Detection", "output_mapping": None}
@@ -47,7 +48,7 @@ def make_events(
     sample = exchange(orjson.dumps({"inputs": inputs}), orjson.dumps({"outputs": outputs}))
     chosen = preparation.choose(Work(sample, call, rules or Rules(), "yolo"))
     assert chosen is not None
-    return [orjson.loads(message.value) for message in preparation.prepare(chosen, "p", 1).messages]
+    return [orjson.loads(message.value) for message in write(preparation, chosen).messages]
 
 
 def make_tensor(datatype: str, data: list[Any], **more: Any) -> dict[str, Any]:

@@ -1,34 +1,38 @@
-"""The spool: files that are whole or counted, folders of the dead, and a limit of all of it."""
+"""The spool: segments that are whole or cut off, folders of the dead, and a limit of all of it."""
 
 import errno
+import io
 import os
+import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PosixPath
-from shutil import rmtree
 
+import orjson
 import pytest
 
 from inference_store.inference.producer_reports import encode as encode_report
+from inference_store.inference.tar import END, iterate_entries
 from inference_store.platform.metrics import SPOOL_TROUBLE
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
-from inference_store.proxy.capture.prepared_capture import (
-    Blob,
-    Message,
-    PreparedCapture,
-    TornFile,
-    decode,
-    encode,
-)
+from inference_store.proxy.capture.prepare import Prepared
+from inference_store.proxy.capture.registrations import Work
+from inference_store.proxy.capture.segments import Event, Segment, read_segment
 from inference_store.proxy.capture.spool import (
     Folder,
     Room,
+    Spooled,
     Spools,
     lock_dead_producers,
     make_folder,
 )
+from inference_store.proxy.configuration import Rules
+from tests.exchanges import CALL, exchange, request_body, response_body
 from tests.settings import make_settings
+
+from .captured import make_preparation
 
 LIVING, DYING = "01a1ff47-0b17-7d6f-930b-cec9fa95422f", "01a1ff47-0b18-7f20-8f0b-cec9fa95422e"
 
@@ -37,13 +41,23 @@ def make_counts(producer: str = "p") -> Counts:
     return Counts(producer, producer, datetime.now(UTC))
 
 
-def capture(sequence: int, size: int = 10, *, producer: str = "p") -> PreparedCapture:
-    return PreparedCapture(
-        producer=producer,
-        sequence=sequence,
-        blobs=(Blob("k/data", "image/png", b"\0" * size), Blob("k/metadata", "x", b"")),
-        messages=(Message(b"m/1", b"{}"), Message(b"m/2", b"")),
-    )
+def lay_out(segment: Segment, sequence: int, *data: bytes) -> Prepared:
+    preparation = make_preparation()
+    data = data or (b"datum",)
+    sample = exchange(request_body(*data), response_body(*(0.5 for _ in data)))
+    chosen = preparation.choose(Work(sample, CALL, Rules(), "m"))
+    assert chosen is not None
+    return preparation.prepare(chosen, segment, "p", sequence)
+
+
+def make_segment(*sequences: int, packed: bool = True, data: tuple[bytes, ...] = ()) -> Segment:
+    """Return a segment in memory, with an exchange of each sequence."""
+    segment = Segment("m", prefix="captures", packed=packed, opened=0.0)
+    for sequence in sequences:
+        prepared = lay_out(segment, sequence, *data)
+        segment.append(prepared.draft, prepared.events)
+    segment.close()
+    return segment
 
 
 def open_folder(root: Path, *, limit: int = 10**6, producer: str = "p") -> Folder:
@@ -51,10 +65,14 @@ def open_folder(root: Path, *, limit: int = 10**6, producer: str = "p") -> Folde
     return Folder(root, make_counts(producer), Room(limit), lock, fsync=True)
 
 
-def take(folder: Folder) -> Path:
-    path = folder.take()
-    assert path is not None
-    return path
+def take(folder: Folder) -> Spooled:
+    spooled = folder.take()
+    assert spooled is not None
+    return spooled
+
+
+def list_sequences(spooled: Spooled) -> set[int]:
+    return read_segment(spooled.path.read_bytes()).sequences
 
 
 @pytest.fixture
@@ -73,64 +91,114 @@ def inherit(root: Path, *, limit: int = 10**6) -> Folder:
     return heir
 
 
-def test_rejects_truncated_and_changed_files() -> None:
-    raw = encode(capture(7, 3))
-    for end in range(len(raw)):
-        with pytest.raises(TornFile):
-            decode(raw[:end])
-    for position in range(len(raw)):
-        with pytest.raises(TornFile):
-            decode(raw[:position] + bytes([raw[position] ^ 1]) + raw[position + 1 :])
+def test_a_segment_is_a_tar_whose_keys_are_ranges_of_it() -> None:
+    segment = make_segment(1, 2, data=(b"one", b"two"))
+    with tarfile.open(fileobj=io.BytesIO(segment.tar)) as plain:
+        names = plain.getnames()
+    suffixes = ["data", "response", "metadata.json"]
+    assert [name.partition(".")[2] for name in names] == suffixes * 4
+    entries = {f"{segment.key}#{e.offset}+{e.size}": e for e in iterate_entries(segment.tar)}
+    for event in read_segment(segment.tar).events:
+        fields = event_fields(event)
+        for field, suffix in zip(("data", "inference", "metadata"), suffixes, strict=True):
+            entry = entries[fields[f"{field}_storage_key"]]
+            assert entry.name == f"{fields['capture_id']}.{suffix}"
 
 
-def test_each_capture_is_taken_once_and_gone_when_it_is_published(spool: Folder) -> None:
-    assert all(spool.write(capture(number)) for number in range(1, 6))
-    paths = [take(spool) for _ in range(5)]
+def event_fields(event: Event) -> dict[str, str]:
+    fields: dict[str, str] = orjson.loads(event.value)
+    return fields
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_segment_torn_anywhere_keeps_its_whole_exchanges(packed: bool) -> None:
+    segment = make_segment(7, 8, 9, packed=packed, data=(b"one", b"two"))
+    whole = read_segment(segment.tar)
+    assert (whole.events, whole.sequences) == (segment.events, {7, 8, 9})
+    ends = [0]
+    for size in range(len(segment.tar) + 1):
+        contents = read_segment(segment.tar[:size])
+        if contents.size != ends[-1]:
+            ends.append(contents.size)
+        assert contents.events == segment.events[: 2 * (len(ends) - 1)]
+        assert contents.size <= size
+    assert ends == [0, *sorted(set(ends[1:]))]
+    assert ends[-1] + len(END) == len(segment.tar)
+    assert len(ends) == 4
+
+
+def test_changed_data_are_not_published() -> None:
+    segment = make_segment(7, data=(b"a datum",))
+    changed = segment.tar.replace(b"a datum", b"another")
+    assert changed != segment.tar
+    assert not read_segment(changed).events
+
+
+def test_each_segment_is_taken_once_and_gone_when_it_is_published(spool: Folder) -> None:
+    assert all(spool.write(make_segment(number, number + 10)) for number in range(1, 6))
+    taken = [take(spool) for _ in range(5)]
     assert spool.take() is None
-    assert spool.waiting == 5
-    listed = [spool.read(path) for path in paths]
-    assert sorted(stored.sequence for stored in listed if stored is not None) == [1, 2, 3, 4, 5]
-    for path in paths:
-        spool.remove(path)
+    assert spool.waiting == 10
+    listed = set[int]().union(*map(list_sequences, taken))
+    assert listed == {*range(1, 6), *range(11, 16)}
+    for spooled in taken:
+        spool.remove(spooled)
     assert spool.waiting == 0
-    assert spool.write(capture(6))
+    assert spool.write(make_segment(6))
     assert spool.take() is not None
 
 
-def test_a_torn_file_is_counted_and_removed(spool: Folder, tmp_path: Path) -> None:
-    assert spool.write(capture(1))
-    path = take(spool)
-    path.write_bytes(path.read_bytes()[:-1])
-    spool.counts.see()
-    assert spool.read(path) is None
-    assert spool.waiting == 0
-    assert spool.counts.report().dropped == {"torn": 1}
-    assert spool.take() is None
-    # and so is one whose folder is removed by hand
-    assert spool.write(capture(2))
-    spool.counts.see()
-    rmtree(tmp_path / "p")
-    assert spool.read(take(spool)) is None
-    assert (spool.waiting, spool.counts.report().dropped) == (0, {"torn": 2})
+def test_exchanges_are_on_disk_before_their_segment_is_closed(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, producer=DYING)
+    segment = Segment("m", prefix="captures", packed=True, opened=0.0)
+    assert folder.open(segment)
+    for sequence in (1, 2):
+        assert folder.append(segment, lay_out(segment, sequence).draft)
+    assert folder.take() is None
+    (path,) = tmp_path.glob("*/*.tar")
+    path.write_bytes(path.read_bytes() + b"half of the next")
+    segment.close()
+    os.close(folder._lock_file)  # as the kernel does at its death
+    heir = inherit(tmp_path)
+    spooled = take(heir)
+    assert list_sequences(spooled) == {1, 2}
+    assert spooled.exchanges == heir.waiting == heir.counts.report().seen == 2
+    heir.remove(spooled)
+    heir.counts.publish(2, 2)
+    heir.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_what_was_written(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, limit=6000)
+    segment = Segment("m", prefix="captures", packed=True, opened=0.0)
+    assert folder.open(segment)
+    assert folder.append(segment, lay_out(segment, 1).draft)
+    before = segment.size
+    assert not folder.append(segment, lay_out(segment, 2, b"x" * 6000).draft)
+    assert (segment.size, segment.exchanges) == (before, 1)
+    folder.close_segment(segment)
+    assert list_sequences(take(folder)) == {1}
+    folder.close()
 
 
 def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     living, dying = open_folder(tmp_path, producer=LIVING), open_folder(tmp_path, producer=DYING)
-    assert dying.write(capture(41))
-    (tmp_path / DYING / f"{42:020d}.part").write_bytes(b"half")
+    assert dying.write(make_segment(41))
+    (tmp_path / DYING / "half.tar").write_bytes(b"half")
     assert list(lock_dead_producers(tmp_path)) == []
     os.close(dying._lock_file)  # as the kernel does at its death
     heir = inherit(tmp_path)
     assert list(lock_dead_producers(tmp_path)) == []  # one heir alone
     report = heir.counts.report(spooled=heir.waiting)
-    assert (report.seen, report.queued, report.dropped) == (2, 1, {"torn": 1})
-    assert report.highest_sequence == 42
-    path = take(heir)
-    assert heir.read(path) == capture(41)
-    heir.remove(path)
+    assert (report.seen, report.queued, report.dropped) == (1, 1, {})
+    assert report.highest_sequence == 41
+    spooled = take(heir)
+    assert list_sequences(spooled) == {41}
+    heir.remove(spooled)
     assert not heir.is_settled  # it is not counted yet
-    heir.counts.publish(2)
+    heir.counts.publish(1, 1)
     assert heir.is_settled
     heir.close()
     assert {entry.name for entry in tmp_path.iterdir()} == {LIVING, f"{LIVING}.lock", "lost+found"}
@@ -165,14 +233,14 @@ def test_a_report_that_was_being_written_is_read_or_gone(tmp_path: Path) -> None
 
 
 def test_a_late_writer_writes_into_no_other_file(tmp_path: Path) -> None:
-    """A thread may remove a capture when the folder is let go already: its lock's number may be
+    """A thread may remove a segment when the folder is let go already: its lock's number may be
     another file's then."""
     spool = open_folder(tmp_path)
-    assert spool.write(capture(1))
-    path = take(spool)
+    assert spool.write(make_segment(1))
+    spooled = take(spool)
     spool.close()
     others = [(tmp_path / f"other{number}").open("w+b") for number in range(20)]
-    spool.remove(path)
+    spool.remove(spooled)
     assert all(not os.fstat(other.fileno()).st_size for other in others)
     for other in others:
         other.close()
@@ -186,47 +254,19 @@ class Stuck(PosixPath):
         raise OSError(errno.EROFS, "Read-only file system")
 
 
-def test_a_torn_file_that_stays_is_counted_once(spool: Folder) -> None:
-    assert spool.write(capture(1))
-    path = take(spool)
-    path.write_bytes(b"torn")
-    spool.counts.see()
-    assert spool.read(Stuck(path)) is None
-    assert spool.counts.report().dropped == {"torn": 1}
-    spool.counts.see()
-    assert spool.write(capture(2))
-    after = take(spool)
-    assert after.name == f"{2:020d}"
-    assert spool.take() is None
-    spool.remove(after)
-
-
 def test_does_not_publish_again_if_removing_fails(spool: Folder) -> None:
-    assert all(spool.write(capture(number)) for number in (1, 2))
+    assert all(spool.write(make_segment(number)) for number in (1, 2))
     first = take(spool)
-    spool.remove(Stuck(first))
+    spool.remove(replace(first, path=Stuck(first.path)))
     second = take(spool)
-    assert second != first
+    assert second.path != first.path
     spool.remove(second)
     assert spool.waiting == 0
     assert spool.take() is None
 
 
-def test_counts_a_leftover_part_as_lost_once(tmp_path: Path) -> None:
-    first = open_folder(tmp_path)
-    first.counts.see()
-    (tmp_path / "p" / f"{1:020d}.part").mkdir()
-    for _ in range(2):
-        again = Folder(tmp_path, first.counts, Room(10**6), first._lock_file, fsync=False)
-        again.recover(own=True)
-        first.counts.go_on(1, again.waiting)
-    assert first.counts.report().dropped == {"process_ended": 1}
-    assert first.counts.report().closes
-    first.close()
-
-
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]
-SIZE = len(encode(capture(1, producer=PRODUCERS[0])))
+SIZE = len(make_segment(1).tar)
 
 
 def make_spools(root: Path, producer: str, captures: int) -> Spools:
@@ -247,10 +287,10 @@ def open_spools(root: Path, producer: str, captures: int) -> Spools:
     return opened
 
 
-def fill(into: Spools, producer: str) -> int:
+def fill(into: Spools) -> int:
     """Write captures until the spool is full. Return how many fit."""
     number = 0
-    while number < 100 and into.write(capture(number + 1, producer=producer), half_full=True):
+    while number < 100 and into.write(make_segment(number + 1)):
         number += 1
     return number
 
@@ -263,22 +303,22 @@ def release_locks(of: Spools) -> None:
 @pytest.mark.parametrize("is_dead", [False, True])
 def test_the_limit_is_of_all_folders(tmp_path: Path, is_dead: bool) -> None:
     first = open_spools(tmp_path, PRODUCERS[0], 3)
-    assert fill(first, PRODUCERS[0]) == 3
+    assert fill(first) == 3
     if is_dead:
         release_locks(first)
     second = open_spools(tmp_path, PRODUCERS[1], 5)
-    assert fill(second, PRODUCERS[1]) == 2
+    assert fill(second) == 2
     second.adopt()
-    assert fill(second, PRODUCERS[1]) == 0
+    assert fill(second) == 0
     third = open_spools(tmp_path, PRODUCERS[2], 5)
-    assert fill(third, PRODUCERS[2]) == 0
+    assert fill(third) == 0
     assert sum(path.stat().st_size for path in tmp_path.glob("*/*")) == 5 * SIZE
     spooled = second.take()
     assert spooled is not None
-    spooled.folder.remove(spooled.path)
+    spooled.folder.remove(spooled)
     # room comes back, for whoever is first
-    assert fill(third, PRODUCERS[2]) == 1
-    assert fill(second, PRODUCERS[1]) == 0
+    assert fill(third) == 1
+    assert fill(second) == 0
     for spool in (second, third) if is_dead else (first, second, third):
         spool.close()
 
@@ -286,12 +326,12 @@ def test_the_limit_is_of_all_folders(tmp_path: Path, is_dead: bool) -> None:
 def test_counts_a_folder_of_unknown_size_when_it_is_found(tmp_path: Path) -> None:
     """A power cut or an older version leaves such a folder."""
     first = open_spools(tmp_path, PRODUCERS[0], 3)
-    assert fill(first, PRODUCERS[0]) == 3
+    assert fill(first) == 3
     release_locks(first)
     (tmp_path / f"{PRODUCERS[0]}.lock").write_bytes(b"")
     second = open_spools(tmp_path, PRODUCERS[1], 5)
     second.adopt()
-    assert fill(second, PRODUCERS[1]) == 2
+    assert fill(second) == 2
     assert int((tmp_path / f"{PRODUCERS[0]}.lock").read_bytes()) == 3 * SIZE
     second.close()
 
@@ -303,7 +343,8 @@ def test_without_its_folder_there_is_no_spool(tmp_path: Path) -> None:
     result.open()
     assert not result.is_on
     assert SPOOL_TROUBLE._value.get() == trouble + 1
-    assert not result.write(capture(1, producer=PRODUCERS[0]), half_full=True)
+    assert not result.write(make_segment(1))
+    assert result.find_folder(half_full=True) is None
     result.adopt()
     assert (result.take(), result.own_waiting, result.adopted_waiting) == (None, 0, 0)
     result.close()

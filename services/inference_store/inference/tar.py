@@ -1,0 +1,67 @@
+"""Segments: plain tar archives of many captures, in WebDataset's layout, and their members.
+
+A capture's blobs are the entries `<capture id>.data`, `.response` and `.metadata.json`, one after
+the other. Each is addressed by its range of bytes (`layout.Member`), which never changes: an
+erasure overwrites the bytes with zeros, and renames the entry to `erased`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+BLOCK: Final = 512
+"""Bytes of a tar's header; data fill a multiple of it."""
+END: Final = bytes(2 * BLOCK)
+"""The end of a tar."""
+ERASED: Final = "erased"
+"""The name of an entry whose bytes were overwritten."""
+SUFFIXES: Final = {"data": ".data", "response": ".response", "metadata": ".metadata.json"}
+"""What an entry's name has behind its capture's id, by the kind of the blob."""
+CONTENT_TYPE: Final = "application/x-tar"
+# Where the checksum lies in a header, and what stands there while it is computed.
+_SUM, _BLANK = slice(148, 156), b" " * 8
+_OWNER: Final = b"0000644\x000000000\x000000000\x00"
+_REST: Final = _BLANK + b"0" + bytes(100) + b"ustar\x0000" + bytes(BLOCK - 265)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a tar: its name, and where its data lie."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def make_header(name: str, size: int, at: int) -> bytes:
+    """Return the header of an entry: at most 100 bytes of name; `at`: seconds since 1970."""
+    header = b"%b%b%011o\0%011o\0%b" % (name.encode().ljust(100, b"\0"), _OWNER, size, at, _REST)
+    return b"%b%06o\0 %b" % (header[: _SUM.start], sum(header), header[_SUM.stop :])
+
+
+def pad(size: int) -> bytes:
+    """Return the zeros that follow data of that size."""
+    return bytes(-size % BLOCK)
+
+
+def read_header(block: bytes, offset: int) -> Entry:
+    """Return the entry of a header whose data begin at `offset`. Raises ValueError if the block is
+    none."""
+    if len(block) != BLOCK or int(block[_SUM].split(b"\0")[0] or b"0", 8) != (
+        sum(block) - sum(block[_SUM]) + sum(_BLANK)
+    ):
+        raise ValueError("no header of a tar's entry")
+    return Entry(block[:100].rstrip(b"\0").decode(), offset, int(block[124:135], 8))
+
+
+def iterate_entries(tar: bytes | memoryview) -> Iterator[Entry]:
+    """Yield the entries up to the tar's end. Raises ValueError where it is no tar of ours."""
+    at = 0
+    while at < len(tar):
+        block = bytes(tar[at : at + BLOCK])
+        if not any(block):
+            return
+        entry = read_header(block, at + BLOCK)
+        yield entry
+        at = entry.offset + entry.size + len(pad(entry.size))
+    raise ValueError("the tar has no end")
