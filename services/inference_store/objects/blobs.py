@@ -34,6 +34,7 @@ from inference_store.platform.settings import BlobSettings
 
 from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
+from .links import RouteLinks
 from .listing import Found, is_addressable, is_plain, page, survivors
 from .segments import (
     MemberKey,
@@ -130,6 +131,7 @@ class Blobs:
         self.silence = Silence(settings.s3_timeout_seconds)
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
+        self.route_links = RouteLinks(settings)
         # by bucket: the origin of its links, and the path before a key
         self._places: dict[str, tuple[str, str]] = {}
         self._encryption = minio_encryption(settings)
@@ -312,6 +314,19 @@ class Blobs:
             raise BlobMissing(f"bucket {key.bucket}: {NOT_ALLOWED}")
         with translate_errors():
             return self._sign(key, seconds, at)
+
+    def link(
+        self, key: StorageKey, path: str, seconds: int, *, at: datetime | None = None
+    ) -> str | None:
+        """Return a link by which anyone can read a blob for `seconds`, from now or `at` on; None if
+        there can be none. To a member it is the `path` of the api, signed."""
+        if member_of(key.key) is not None:
+            is_allowed = key.bucket in self.buckets.allowed
+            return self.route_links.sign(path, seconds, at=at) if is_allowed else None
+        try:
+            return self.presign(key, seconds, at=at)
+        except BlobMissing:  # no client can address the key, or its bucket is no longer allowed
+            return None
 
     def _sign(self, key: StorageKey, seconds: int, at: datetime | None) -> str:
         """Sign as minio does, at a tenth of the cost: what links share is computed once."""

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import imagesize
 
+from inference_store.inference.content_types import content_type_of, response_type_of
 from inference_store.inference.events import gravest
 from inference_store.inference.json_text import (
     UnreadableJson,
@@ -28,7 +29,6 @@ from inference_store.inference.json_text import (
 from inference_store.inference.layout import (
     MOST_CHARACTERS,
     Kind,
-    find_image_type,
     is_id,
     key_of,
     model_segment,
@@ -420,8 +420,7 @@ class CaptureBuilder:
             content_type = event["data_content_type"]
             blobs.append(Blob(self._make_key(index, "data"), content_type, inference.data))
         if inference.response is not None:
-            kind = _JSON if inference.response[:1] in (b"{", b"[") else None
-            content_type = kind or content_type_of(inference.response)
+            content_type = response_type_of(inference.response)
             blobs.append(Blob(self._make_key(index, "response"), content_type, inference.response))
         blob = metadata_blob(
             self._standard,
@@ -523,24 +522,6 @@ class CaptureBuilder:
         return key_of(self._prefix, model, at, self._captures[index], kind)
 
 
-OCTETS = "application/octet-stream"
-_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_MOST_JSON = 64 * 1024
-
-
-def content_type_of(data: bytes) -> str:
-    """Return the content type that the bytes indicate."""
-    if (image := find_image_type(data)) is not None:
-        return image
-    if _BINARY.search(data):
-        return OCTETS
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return OCTETS
-    return "application/json" if _is_json(data) else "text/plain; charset=utf-8"
-
-
 def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, None]:
     """Return the width and height of an image in pixels, as it is stored; (None, None) if
     unknown."""
@@ -553,17 +534,3 @@ def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, Non
     if not 0 < width < 2**31 or not 0 < height < 2**31:
         return None, None
     return int(width), int(height)
-
-
-def _is_json(data: bytes) -> bool:
-    """Return whether bytes are a JSON object or array; large ones are judged by both ends."""
-    trimmed = data[:64].lstrip()[:1] + data[-64:].rstrip()[-1:]
-    if trimmed not in {b"{}", b"[]"}:
-        return False
-    if len(data) > _MOST_JSON:
-        return True
-    try:
-        read_json(data)
-    except UnreadableJson:
-        return False
-    return True

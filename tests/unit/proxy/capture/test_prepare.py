@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from inference_store.index.sidecars import without_request
+from inference_store.inference.content_types import content_type_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.proxy.capture.prepare import (
     ID_HEADER,
     INLINE_BYTES,
-    content_type_of,
     id_for_answer,
     ids_of,
     size_of,
