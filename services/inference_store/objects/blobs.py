@@ -37,12 +37,15 @@ from .deletion import Deleted, DeleteFault, Deletion, Listed
 from .links import RouteLinks
 from .listing import Found, is_addressable, is_plain, page, survivors
 from .segments import (
+    Contents,
+    Entry,
     MemberKey,
     check_there,
     get_member,
     get_members,
     group_near,
     list_members,
+    read_contents,
     stream_member,
 )
 from .transfers import (
@@ -54,6 +57,7 @@ from .transfers import (
     get_many,
     get_plain,
     get_range,
+    iterate_plain,
     put_plain,
     refuse_size,
     stream_plain,
@@ -199,6 +203,14 @@ class Blobs:
             for asked_for, blob in zip(group, blobs, strict=True):
                 results[asked_for.place] = blob
         return results
+
+    @asked
+    def read_segment(self, key: StorageKey, wants: Callable[[Entry], bool]) -> Contents:
+        """Read a segment by one request, and keep the data of the entries that are wanted. Raises
+        BlobMissing; ValueError if it is none."""
+        if not is_plain(key.key):
+            raise ValueError("no segment of ours has such a key")
+        return read_contents(iterate_plain(self._store(key.bucket), key), wants)
 
     async def stream(self, key: StorageKey, span: tuple[int, int] | None = None) -> BlobStream:
         """Stream an object, or the bytes from the first position of `span` to before the second.

@@ -7,11 +7,12 @@ erasure overwrites the bytes with zeros, and renames the entry to `erased`.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from hashlib import sha256
 from typing import Final, NamedTuple, TypeAlias
 
 from inference_store.inference.errors import BlobMissing, BlobUnreadable
 from inference_store.inference.events import StorageKey
-from inference_store.inference.layout import Member, member_of
+from inference_store.inference.layout import MOST_MEMBERS, Member, member_of
 
 from .transfers import BlobStream, refuse_size
 
@@ -28,6 +29,8 @@ ERASED: Final = "erased"
 SUFFIXES: Final = {"data": ".data", "response": ".response", "metadata": ".metadata.json"}
 """What an entry's name has behind its capture's id, by the kind of the blob."""
 CONTENT_TYPE: Final = "application/x-tar"
+_ALL: Final = 1 << 62
+_MOST_ENTRIES: Final = 3 * MOST_MEMBERS
 # A request costs as much as so many bytes more.
 _NEAR_BYTES: Final = 256 * 1024
 # The most that is read together, beside a single member that is larger.
@@ -79,6 +82,62 @@ def iterate_entries(tar: bytes | memoryview) -> Iterator[Entry]:
         yield entry
         at = entry.offset + entry.size + len(pad(entry.size))
     raise ValueError("the tar has no end")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The entries of a segment, with the data of those that were wanted; its bytes and their
+    SHA-256."""
+
+    entries: Sequence[tuple[Entry, bytes | None]]
+    size: int
+    hash: str
+
+
+def read_contents(pieces: Iterable[bytes], wants: Callable[[Entry], bool]) -> Contents:
+    """Read a segment that arrives in pieces, and hold one of them beside the data that are wanted.
+    Raises ValueError where it is no tar of ours."""
+    whole = _Pieces(pieces)
+    entries: list[tuple[Entry, bytes | None]] = []
+    while any(block := whole.take(BLOCK)):
+        entry = read_header(block, whole.size)
+        if len(entries) == _MOST_ENTRIES:
+            raise ValueError("the tar has more entries than a segment has")
+        is_wanted = wants(entry)
+        data = whole.take(entry.size, keep=is_wanted)
+        if whole.size != entry.offset + entry.size:
+            raise ValueError("the tar ends amid an entry")
+        whole.take(len(pad(entry.size)))
+        entries.append((entry, data if is_wanted else None))
+    if not block:
+        raise ValueError("the tar has no end")
+    whole.take(_ALL, keep=False)
+    return Contents(entries, whole.size, whole.hash.hexdigest())
+
+
+class _Pieces:
+    """Bytes that arrive in pieces; `size`: those that were taken."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces, self._rest = iter(pieces), memoryview(b"")
+        self.size, self.hash = 0, sha256()
+
+    def take(self, size: int, *, keep: bool = True) -> bytes:
+        """Return the next bytes, fewer at the end; nothing of them unless they are kept."""
+        taken: list[memoryview] = []
+        while size > 0:
+            if not self._rest:
+                piece = next(self._pieces, b"")
+                if not piece:
+                    break
+                self.hash.update(piece)
+                self._rest = memoryview(piece)
+            part, self._rest = self._rest[:size], self._rest[size:]
+            size -= len(part)
+            self.size += len(part)
+            if keep:
+                taken.append(part)
+        return b"".join(taken)
 
 
 def get_member(read: ReadRange, key: StorageKey, member: Member, limit: int) -> bytes:

@@ -18,7 +18,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.batch import read_time
-from inference_store.ingester.rebuild import list_events
+from inference_store.ingester.bucket_events import list_events
 from inference_store.ingester.reports import _read
 from inference_store.objects import Found
 from inference_store.operations.reconcile.stored_reports import BucketPrefix
