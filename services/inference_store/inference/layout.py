@@ -85,14 +85,18 @@ def belongs_to(
 def around(hours: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
     """Return the disjoint spans of time in which captures with keys of these hours were
     received."""
-    spans: list[tuple[datetime, datetime]] = []
-    for hour in sorted(set(hours)):
-        lo, hi = hour - _APART, hour + _HOUR + _APART
-        if spans and lo <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], hi)
+    return join_spans((hour - _APART, hour + _HOUR + _APART) for hour in set(hours))
+
+
+def join_spans(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Return spans of time as disjoint ones, in order."""
+    joined: list[tuple[datetime, datetime]] = []
+    for lo, hi in sorted(spans):
+        if joined and lo <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(hi, joined[-1][1]))
         else:
-            spans.append((lo, hi))
-    return spans
+            joined.append((lo, hi))
+    return joined
 
 
 def capture_of(key: str) -> tuple[str, datetime, UUID] | None:
