@@ -4,19 +4,29 @@ import json
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.api.app import create_app
+from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
-from inference_store.platform.settings import KafkaSettings
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings, KafkaSettings
+from tests.integration.api.api_client import Api
+from tests.integration.api.people import download, list_parts, read_export, request_export
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
+from tests.integration.retention.exported import read_contents
 from tests.integration.retention.stored import Storing, ago
 from tests.integration.stored_inferences import NewInference, store
 from tests.producer import Segment, capture, pack
+from tests.servers.minio import S3
+from tests.settings import make_settings
 from tests.transactions import opened
+from tests.unit.api.thumbnails.pictures import make_picture
 
 from .conftest import Command, Reconcile
 from .test_rebuild import empty, read_everything
@@ -24,20 +34,74 @@ from .test_rebuild import empty, read_everything
 __all__ = ["empty", "start_ingester"]
 
 
-async def test_packed_captures_are_rebuilt(
-    start_ingester: StartIngester, engine: AsyncEngine, command: Command, empty: str
+@pytest.fixture
+def api(database: str, engine: AsyncEngine, blobs: Blobs, minio_server: S3, bucket: str) -> Api:
+    where = {"postgres_dsn": database, **minio_server.settings, "s3_bucket": bucket}
+    settings = make_settings(ApiSettings, **where, auth="off", query_timeout_seconds=600.0)
+    return Api(create_app(settings, engine, blobs))
+
+
+PICTURE = make_picture()
+DATA = [PICTURE, b"", b"text " * 20_000, b"\0binary", b"last"]
+
+
+async def test_packed_captures_are_ingested_read_copied_and_rebuilt(
+    start_ingester: StartIngester, api: Api, command: Command, empty: str
 ) -> None:
     service, producer = await start_ingester(INGESTER_SIDECARS="on")
-    await producer.produce_packed(*(capture(number) for number in range(5)))
-    await producer.produce_packed(*(capture(n, model_id="other/model") for n in range(5, 8)))
-    await producer.produce(capture(9))
-    await wait_for_counts(engine, stored=9)
+    first, second = (
+        pack(*(capture(10 * n + k, model_id="model", data=data) for k, data in enumerate(DATA)))
+        for n in range(2)
+    )
+    await producer.put_bytes(first.key, first.tar)
+    await producer.publish_all([*first.events, *second.events])
+    # events of a segment that is not there wait for it
+    await wait_for_counts(api.engine, stored=5, parked=5)
+    await producer.put_bytes(second.key, second.tar)
+    await producer.produce_packed(capture(30, model_id="other/model"))
+    await producer.produce(capture(31))
+    await wait_for_counts(api.engine, stored=12)
     service.stop()
-    before = await read_everything(engine)
+    await check_reads(api, first, second)
+    await check_copies(api, first, second)
+    before = await read_everything(api.engine)
     async with opened(empty) as again:
         code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
-        assert (code, report["state"], report["counts"]["rebuilt"]) == (0, "done", 9), report
+        assert (code, report["state"], report["counts"]["rebuilt"]) == (0, "done", 12), report
         assert await read_everything(again) == before
+    code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+    assert (code, report["counts"]["present"]) == (0, 12)
+
+
+async def check_reads(api: Api, *segments: Segment) -> None:
+    """Check every blob, by the routes of the api and by the links that it gives, and a picture."""
+    for segment in segments:
+        for event, members in zip(map(json.loads, segment.events), segment.members, strict=True):
+            path = f"/v1/models/model/inferences/{event['inference_id']}"
+            urls = (await api.read(path))["urls"]
+            for kind, member in members.items():
+                expected = segment.tar[member.offset :][: member.length]
+                for link in (f"{path}/{kind}", urls[kind]):
+                    answer = await api.get(link)
+                    assert (answer.status_code, answer.content) == (200, expected), link
+    drawing = await api.read("/v1/models/model/inferences/inference-10/drawing")
+    assert [shape["label"] for shape in drawing["shapes"]] == ["person", "car"]
+    thumbnail = await api.get("/v1/models/model/inferences/inference-10/thumbnail")
+    assert thumbnail.content[:2] == b"\xff\xd8"
+
+
+async def check_copies(api: Api, *segments: Segment) -> None:
+    """Check exports of every format that copies blobs."""
+    formats = [format.name for format in PART_FORMATS.values() if format.copied]
+    exports = {name: await request_export(api, format=name, blobs="copy") for name in formats}
+    await api.run_retention()
+    expected = sorted(DATA * len(segments))
+    for format, export in exports.items():
+        done = await read_export(api, export)
+        assert (done["state"], done["rows"], done["missing"]) == ("done", 10, 0), done
+        parts = [await download(part) for part in await list_parts(api, export)]
+        copied = [blobs["data"] for part in parts for blobs in read_contents(format, part).values()]
+        assert sorted(copied) == expected, format
 
 
 def list_inferences(bucket: str, segment: Segment) -> list[NewInference]:
