@@ -164,7 +164,8 @@ EVERYTHING = AccessScope()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`name` is how the audit calls them: `key:<id>`, `oidc:<subject>`, `token`, `anyone`."""
+    """`name` is how the audit calls them: `key:<id>`, `oidc:<subject>`, `token`, `anyone`, `link`
+    (whoever has a signed link to one blob)."""
 
     name: str
     grants: tuple[Grant, ...]

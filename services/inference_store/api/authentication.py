@@ -26,12 +26,14 @@ from starlette.responses import Response
 
 from inference_store.access import Caller
 from inference_store.access.credentials import Identity, Secret, Session, hash_session_id, id_of
-from inference_store.access.rights import ANYONE, TOKEN
+from inference_store.access.rights import ANYONE, TOKEN, Grant, Right
 from inference_store.index import api_keys, web_sessions
 from inference_store.inference.errors import NotFound, TooManyRequests, Unauthorized
+from inference_store.objects import EXPIRES, SIGNATURE, Blobs
 from inference_store.platform.settings import AccessSettings
 
 from .access import Access, Needs, find_network
+from .http import decode_segment
 from .middleware import CHANGES_NOTHING, get_host
 
 if TYPE_CHECKING:
@@ -98,12 +100,33 @@ class Authenticator:
         """
         if self._off:
             return Access(request, ANYONE, find_client(request), needed)
+        if (link := self._read_link(request)) is not None:
+            return Access(request, link, find_client(request), needed)
         caller, session = await self._identify(request, counted=counted)
         if counted:
-            self._charge(caller, 1 + _count_more_requests(_read_declared_size(request)))
+            self._charge(caller.name, 1 + _count_more_requests(_read_declared_size(request)))
         access = Access(request, caller, find_client(request), needed, session)
         access.check()
         return access
+
+    def _read_link(self, request: Request) -> Caller | None:
+        """Return the caller that a signed link to this very path stands for; None: it is none, or a
+        key or token came with it. Raises Unauthorized, TooManyRequests."""
+        query, network = request.query_params, find_network(find_client(request))
+        if SIGNATURE not in query or "Authorization" in request.headers:
+            return None
+        self._charge(f"link:{network}", 1)
+        blobs: Blobs = request.app.state.blobs
+        path = request.scope["path"]  # as it came, so that nothing else has this signature
+        with self._failed.limit_failures(network):
+            end = blobs.route_links.verify(path, query.get(EXPIRES, ""), query[SIGNATURE])
+        if end <= datetime.now(UTC):
+            raise Unauthorized(
+                f"The link worked until {end:%Y-%m-%d %H:%M:%S} UTC: request the inference again"
+                " for a new one, or send `Authorization: Bearer`."
+            )
+        model_id = decode_segment(request.path_params["model_id"])
+        return Caller("link", (Grant(rights=(Right.READ, Right.READ_INPUTS), model_id=model_id),))
 
     async def describe(self, request: Request, caller: Caller) -> Identity:
         """Return who a session remembers that is started with the key or token of the request."""
@@ -131,13 +154,13 @@ class Authenticator:
         """
         more = 0 if _read_declared_size(request) else _count_more_requests(size)
         if more and not self._off:
-            self._charge(caller, more)
+            self._charge(caller.name, more)
 
-    def _charge(self, caller: Caller, requests: int) -> None:
+    def _charge(self, name: str, requests: int) -> None:
         detail = "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows"
         if requests > 1:
             detail += f"; a body counts as one for each {BYTES_OF_A_REQUEST} bytes"
-        if wait := self._rates.take(caller.name, requests):
+        if wait := self._rates.take(name, requests):
             raise TooManyRequests(f"{detail}.", retry_after_seconds=wait)
 
     async def _identify(self, request: Request, *, counted: bool) -> tuple[Caller, Session | None]:

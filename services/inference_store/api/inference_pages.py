@@ -5,7 +5,7 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -22,14 +22,12 @@ from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import (
-    BlobMissing,
     Fault,
     Invalid,
     NotFound,
     QueryTimeout,
     UnknownKey,
 )
-from inference_store.inference.events.event import parse_stored
 from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps, decode_entries
 from inference_store.inference.nearest import (
     MOST_WARNED,
@@ -38,7 +36,6 @@ from inference_store.inference.nearest import (
     nearest,
     shortened,
 )
-from inference_store.objects import Blobs
 from inference_store.platform import traces
 from inference_store.platform.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
 from inference_store.platform.settings import ApiSettings
@@ -69,7 +66,6 @@ from inference_store.query.read import (
 from .access import Access
 from .answer import encode_json
 from .conditions import Conditions, InferenceQuery, RequestedFilter
-from .http import escape_segment
 from .inference_models import FieldSelection, MetadataAs, convert_metadata
 
 _FEW_INFERENCES = 4
@@ -100,34 +96,30 @@ def format_inference(
 async def build_links(
     access: Access, model_id: str, inferences: Collection[Inference]
 ) -> list[dict[str, str | None]]:
-    """Return where each inference's blobs are read: presigned links, or the api's own routes."""
+    """Return where each inference's blobs are read: links without a key, or the api's routes."""
     settings, blobs = access.settings, access.blobs
     if settings.presigned_urls == "off":
-        path = f"/v1/models/{escape_segment(model_id)}/inferences/uid:"
         return [
             {
-                blob: f"{path}{inference.uid}/{blob}" if get_storage_key(inference, blob) else None
+                blob: columns.make_blob_path(model_id, inference, blob)
+                if get_storage_key(inference, blob)
+                else None
                 for blob in BLOBS
             }
             for inference in inferences
         ]
     seconds = settings.presigned_url_seconds
+
+    def link_all() -> list[dict[str, str | None]]:
+        return [
+            columns.link_blobs(blobs, model_id, inference, BLOBS, seconds)
+            for inference in inferences
+        ]
+
     if len(inferences) <= _FEW_INFERENCES and settings.s3_access_key.get_secret_value():
-        return [_presign(blobs, inference, seconds) for inference in inferences]
+        return link_all()
     # without keys in the settings it may have to exchange a token for credentials
-    return await asyncio.to_thread(
-        lambda: [_presign(blobs, inference, seconds) for inference in inferences]
-    )
-
-
-def _presign(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
-    links: dict[str, str | None] = dict.fromkeys(BLOBS)
-    for blob in BLOBS:
-        # missing: a key that no client can address, or a bucket that is no longer allowed
-        if (key := get_storage_key(inference, blob)) is not None:
-            with suppress(BlobMissing):
-                links[blob] = blobs.presign(parse_stored(key), seconds)
-    return links
+    return await asyncio.to_thread(link_all)
 
 
 async def read_one(

@@ -1,5 +1,6 @@
 """One inference: read, its blobs, its neighbours, erased."""
 
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -15,9 +16,10 @@ from inference_store.erasure.batches import describe_batch
 from inference_store.erasure.ledger_entries import Body
 from inference_store.erasure.progress import NewErasure, find_erasure
 from inference_store.index.registrations import Registration
+from inference_store.inference.content_types import response_type_of
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
 from inference_store.inference.events.event import parse_stored
-from inference_store.objects import Blobs
+from inference_store.objects import Blobs, BlobStream
 from inference_store.query import lookup
 from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.pages import describe_narrowing, find_neighbours
@@ -72,6 +74,9 @@ class Neighbours(Resolved):
 
 router = Router("inferences")
 _MOST_ERASED = 100_000
+_OfLink = Annotated[
+    str | None, Query(max_length=128, description="Of a signed link, which needs no key.")
+]
 # Content of a stranger must never run as a page of ours.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
@@ -149,8 +154,13 @@ def _choose_include(
 
 
 def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
-    async def stream_blob(
-        model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
+    async def stream_blob(  # noqa: PLR0917  (FastAPI calls it by name)
+        model_id: ModelId,
+        inference_id: InferenceId,
+        connection: LookingUp,
+        access: Asking,
+        expires: _OfLink = None,  # noqa: ARG001  (whoever let the request in has read them)
+        signature: _OfLink = None,  # noqa: ARG001
     ) -> StreamingResponse:
         registration, uids = await access.find_inferences(connection, model_id, inference_id)
         inference = await read_one(connection, registration, uids[0])
@@ -232,9 +242,27 @@ async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> Streami
     except BlobMissing:
         raise NotFound(f"The object {key} is not in the bucket.") from None
     declared_type = inference.row["data_content_type"] if blob == "data" else None
+    if stream.content_type is None and blob == "response":
+        stream = await _find_response_type(stream)
     media_type = declared_type or stream.content_type
     if not media_type or not (media_type.isascii() and media_type.isprintable()):
         media_type = BYTES if blob == "data" else JSON  # no header can hold it
     return StreamingResponse(
         stream.pieces, media_type=media_type, headers={**_INERT, "Content-Length": str(stream.size)}
     )
+
+
+async def _find_response_type(stream: BlobStream) -> BlobStream:
+    """Find the type of a response in a segment, which has no types, as the proxy finds it."""
+    pieces = aiter(stream.pieces)
+    read = await anext(pieces, b"")
+    if (content_type := response_type_of(read)) != JSON:
+        read += b"".join([piece async for piece in pieces])
+        content_type = response_type_of(read)
+
+    async def again() -> AsyncIterator[bytes]:
+        yield read
+        async for piece in pieces:
+            yield piece
+
+    return BlobStream(stream.size, content_type, again())

@@ -13,9 +13,11 @@ from enum import StrEnum
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from inference_store.index import tables
 from inference_store.index.key_registry import FROM_TEXT, KEY_TOO_LONG, KeySeen
+from inference_store.inference.events.event import parse_stored
 from inference_store.inference.metadata import (
     KEY_ALIASES,
     METADATA_TYPES,
@@ -31,6 +33,7 @@ from inference_store.inference.metadata.values import (
     read_int,
     read_timestamp,
 )
+from inference_store.objects import Blobs
 from inference_store.platform.json_encoding import fit_times
 from inference_store.query.properties import LATENCIES, compute_latency
 from inference_store.query.read import (
@@ -55,6 +58,29 @@ class ChosenBlobs:
 
 
 NO_BLOBS: Final = ChosenBlobs()
+
+
+def make_blob_path(model_id: str, inference: Inference, blob: str) -> str:
+    """Return the path of the api at which a blob is read."""
+    return f"/v1/models/{quote(model_id, safe='')}/inferences/uid:{inference.uid}/{blob}"
+
+
+def link_blobs(  # noqa: PLR0917
+    blobs: Blobs,
+    model_id: str,
+    inference: Inference,
+    linked: Sequence[str],
+    seconds: int,
+    at: datetime | None = None,
+) -> dict[str, str | None]:
+    """Return a link to each blob that can be read without a key for `seconds`, from now or `at` on;
+    None: there is no such blob, or no link to it."""
+    links: dict[str, str | None] = dict.fromkeys(linked)
+    for blob in linked:
+        if (key := get_storage_key(inference, blob)) is not None:
+            path = make_blob_path(model_id, inference, blob)
+            links[blob] = blobs.link(parse_stored(key), path, seconds, at=at)
+    return links
 
 
 class Kind(StrEnum):

@@ -29,6 +29,7 @@ from inference_store.index.tables import inference
 from inference_store.inference.errors import AccessDenied, BlobMissing, Invalid
 from inference_store.inference.events import parse_stored
 from inference_store.inference.json_text import write_json
+from inference_store.inference.layout import member_of
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
@@ -245,6 +246,8 @@ def _measure_one(blobs: Blobs, most: int, row: Any, blob: str) -> int:
     if text is None:
         return 0
     size, key = row.data_size if blob == "data" else None, parse_stored(text)
+    if (member := member_of(key.key)) is not None:
+        size = member.length
     if size is None and key.bucket not in blobs.buckets.allowed:
         return 0
     try:

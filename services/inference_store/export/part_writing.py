@@ -32,7 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export import jobs
 from inference_store.index.tables import export_part
-from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.layout import EXPORTS
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
@@ -44,7 +44,7 @@ from inference_store.query.pages import find_matched
 from inference_store.query.plan import Hit
 from inference_store.query.read import PREDICTIONS, STORAGE_KEYS, get_storage_key
 
-from .columns import ChosenBlobs, Columns, Row
+from .columns import ChosenBlobs, Columns, Row, link_blobs
 from .erased import is_downloaded
 from .jobs import (
     Confirm,
@@ -242,24 +242,18 @@ def _count_missing(row: Row, chosen: ChosenBlobs) -> int:
 def _add_links(
     blobs: Blobs, job: ExportJob, linked: Sequence[str], rows: Sequence[Row]
 ) -> Iterator[Sequence[Row]]:
-    """Add presigned links, if any are linked. They are signed as of the request, so that all links
+    """Add links, if any are linked. They are signed as of the request, so that all links
     of an export end at once: with the export, or after the seven days that signatures have."""
     lasting = min(job.expires_at - job.requested_at, _LONGEST_LINK)
     seconds = max(1, int(lasting.total_seconds()))
 
-    def sign(row: Row, blob: str) -> str | None:
-        key = get_storage_key(row.inference, blob)
-        if key is None:
-            return None
-        try:
-            return blobs.presign(parse_stored(key), seconds, at=job.requested_at)
-        except BlobMissing:  # a key that no client can address, or a bucket no longer allowed
-            return None
+    def link(row: Row) -> Row:
+        at = job.requested_at
+        return row._replace(
+            urls=link_blobs(blobs, row.model_id, row.inference, linked, seconds, at)
+        )
 
-    yield [
-        row._replace(urls={blob: sign(row, blob) for blob in linked}) if linked else row
-        for row in rows
-    ]
+    yield [link(row) for row in rows] if linked else rows
 
 
 class CopySource:

@@ -21,7 +21,7 @@ from typing import Final, Literal
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from inference_store.inference.json_text import UnreadableJson, read_json, storable
+from inference_store.inference.json_text import storable
 
 Kind = Literal["data", "metadata", "response"]
 CERTIFICATES: Final = "certificates/"
@@ -80,14 +80,18 @@ def belongs_to(
 def around(hours: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
     """Return the disjoint spans of time in which captures with keys of these hours were
     received."""
-    spans: list[tuple[datetime, datetime]] = []
-    for hour in sorted(set(hours)):
-        lo, hi = hour - _APART, hour + _HOUR + _APART
-        if spans and lo <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], hi)
+    return join_spans((hour - _APART, hour + _HOUR + _APART) for hour in set(hours))
+
+
+def join_spans(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Return spans of time as disjoint ones, in order."""
+    joined: list[tuple[datetime, datetime]] = []
+    for lo, hi in sorted(spans):
+        if joined and lo <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(hi, joined[-1][1]))
         else:
-            spans.append((lo, hi))
-    return spans
+            joined.append((lo, hi))
+    return joined
 
 
 def capture_of(key: str) -> tuple[str, datetime, UUID] | None:
@@ -252,36 +256,3 @@ _IMAGES: Final = (
 def find_image_type(data: bytes) -> str | None:
     """Return the content type of an image; None: the bytes are no image that is known."""
     return next((name for pattern, name in _IMAGES if pattern.match(data)), None)
-
-
-OCTETS: Final = "application/octet-stream"
-_BINARY: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-JSON: Final = "application/json"
-_MOST_JSON: Final = 64 * 1024
-
-
-def content_type_of(data: bytes) -> str:
-    """Return the content type that the bytes indicate."""
-    if (image := find_image_type(data)) is not None:
-        return image
-    if _BINARY.search(data):
-        return OCTETS
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return OCTETS
-    return JSON if _is_json(data) else "text/plain; charset=utf-8"
-
-
-def _is_json(data: bytes) -> bool:
-    """Return whether bytes are a JSON object or array; large ones are judged by both ends."""
-    trimmed = data[:64].lstrip()[:1] + data[-64:].rstrip()[-1:]
-    if trimmed not in {b"{}", b"[]"}:
-        return False
-    if len(data) > _MOST_JSON:
-        return True
-    try:
-        read_json(data)
-    except UnreadableJson:
-        return False
-    return True

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from opentelemetry.trace import SpanKind
@@ -43,6 +43,15 @@ from inference_store.platform.traces import stage
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where blobs of an event are, by their kinds, whatever it says itself; and extras that it does
+    not have."""
+
+    keys: Mapping[str, Any]
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class BucketCopy:
     """The bucket's blobs of events that are read from it again.
 
@@ -56,6 +65,8 @@ class BucketCopy:
     edited: Mapping[UUID, StorageKey] = field(default_factory=dict)
     # a sidecar's copy of a metadata blob that may no longer exist, by the record's offset
     copies: Mapping[int, bytes] = field(default_factory=dict)
+    # by the record's offset, of what is in segments
+    places: Mapping[int, Places] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -74,6 +85,12 @@ class InFlightEvent:
     def use(self, bucket_copy: BucketCopy) -> None:
         """Replace the metadata inside the event by the bucket's."""
         self.bucket_copy, event = bucket_copy, self.event
+        if (places := bucket_copy.places.get(self.record.offset)) is not None:
+            # not its uid, which is made of what it says
+            extras = replace(event.extras, **places.extras)
+            event = self.event = replace(event, **places.keys, extras=extras)
+            if event.response is not None:
+                self.response = bucket_copy.blobs.get(event.response)
         key = bucket_copy.edited.get(event.uid, event.metadata)
         if key is not None:
             self.copy = bucket_copy.copies.get(self.record.offset, event.inline_metadata)
@@ -178,7 +195,8 @@ class Reader:
             event = item.event
             has_metadata = event.inline_metadata is not None or item.metadata is not None
             keys.append(None if has_metadata else event.metadata)
-            keys.append(event.response if event.inline_response is None else None)
+            has_response = event.inline_response is not None or item.response is not None
+            keys.append(None if has_response else event.response)
         if not any(keys):
             return events, []
         failpoint("ingester.get.before")
@@ -194,11 +212,11 @@ class Reader:
                 later.append(item)
                 continue
             item.metadata = item.metadata if metadata is None else metadata
-            item.response = response
+            item.response = item.response if response is None else response
             if item.bucket_copy is not None:
                 # the copy, or nothing, in place of blobs that are missing: nothing waits for them
                 item.metadata = item.copy if isinstance(metadata, BlobMissing) else item.metadata
-                item.response = None if isinstance(response, BlobMissing) else response
+                item.response = None if isinstance(response, BlobMissing) else item.response
             here.append(item)
         return here, later
 

@@ -6,6 +6,10 @@ from .bucket import LockedObject as LockedObject
 from .deletion import Deleted as Deleted
 from .deletion import DeleteFault as DeleteFault
 from .deletion import Listed as Listed
+from .links import EXPIRES as EXPIRES
+from .links import SIGNATURE as SIGNATURE
 from .listing import Found as Found
+from .segments import Contents as Contents
 from .transfers import OVER_BUDGET as OVER_BUDGET
+from .transfers import BlobStream as BlobStream
 from .transfers import Fetched as Fetched

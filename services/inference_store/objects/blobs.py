@@ -34,13 +34,30 @@ from inference_store.platform.settings import BlobSettings
 
 from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
+from .links import RouteLinks
 from .listing import Found, is_addressable, is_plain, page, survivors
-from .segments import get_member
+from .segments import (
+    Contents,
+    Entry,
+    MemberKey,
+    check_there,
+    get_member,
+    get_members,
+    group_near,
+    list_members,
+    read_contents,
+    stream_member,
+)
 from .transfers import (
+    NOT_THERE,
+    OVER_BUDGET,
     BlobStream,
     Fetched,
+    RangesOdd,
     get_many,
     get_plain,
+    get_range,
+    iterate_plain,
     put_plain,
     refuse_size,
     stream_plain,
@@ -118,11 +135,13 @@ class Blobs:
         self.silence = Silence(settings.s3_timeout_seconds)
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
+        self.route_links = RouteLinks(settings)
         # by bucket: the origin of its links, and the path before a key
         self._places: dict[str, tuple[str, str]] = {}
         self._encryption = minio_encryption(settings)
         self._deletion = Deletion(self._minio)
         self._threads = threads
+        self._has_odd_ranges = False
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="blobs-get")
         closed = (settings.ledger_prefix, *CLOSED)
         self.buckets = Buckets(settings.s3_bucket, settings.buckets, closed)
@@ -139,7 +158,7 @@ class Blobs:
     def get(self, key: StorageKey, *, limit: int) -> bytes:
         """Return an object of at most `limit` bytes. Raises BlobMissing, BlobTooLarge."""
         if (member := member_of(key.key)) is not None:
-            return get_member(self._store(key.bucket), key, member, limit)
+            return get_member(self._read_range, key, member, limit)
         if is_plain(key.key):
             return get_plain(self._store(key.bucket), key, limit)
         return self._get_odd(key, limit)[0]
@@ -153,33 +172,71 @@ class Blobs:
         budget: int | None = None,
     ) -> list[Fetched]:
         """Return one result per key, in order: bytes, None for no key, or the object's error:
-        BlobMissing, BlobForbidden, BlobTooLarge.
+        BlobMissing, BlobForbidden, BlobTooLarge. Near members of a segment are read together.
 
-        `limit`: the most bytes of one object. `budget`: the most bytes of all; a key that is
-        requested after it is used up gets OVER_BUDGET, but never the first.
+        `limit`: the most bytes of one object. `budget`: the most bytes of all objects, and of all
+        members; a key that is requested after it is used up gets OVER_BUDGET, but never the first.
         """
-        return get_many(
-            self._executor,
-            partial(self._get_or_forbidden, limit=limit),
-            keys,
-            threads=min(threads or self._threads, self._threads),
-            budget=_NO_LIMIT if budget is None else budget,
-        )
+        threads = min(threads or self._threads, self._threads)
+        budget = _NO_LIMIT if budget is None else budget
+        members = list_members(keys)
+        objects = list(keys)
+        for asked_for in members:
+            objects[asked_for.place] = None
+        get_one = partial(self._get_or_forbidden, limit=limit)
+        results = get_many(self._executor, get_one, objects, threads=threads, budget=budget)
+        chosen: list[MemberKey] = []
+        for asked_for in members:
+            try:
+                refuse_size(asked_for.key, asked_for.member.length, limit)
+            except BlobTooLarge as too_large:
+                results[asked_for.place] = too_large
+                continue
+            if budget > 0:
+                chosen.append(asked_for)
+            else:
+                results[asked_for.place] = OVER_BUDGET
+            budget -= asked_for.member.length
+        groups = group_near(chosen)
+        found = stride(self._executor, self._get_group, groups, threads=threads)
+        for group, blobs in zip(groups, found, strict=True):
+            for asked_for, blob in zip(group, blobs, strict=True):
+                results[asked_for.place] = blob
+        return results
+
+    @asked
+    def read_segment(self, key: StorageKey, wants: Callable[[Entry], bool]) -> Contents:
+        """Read a segment by one request, and keep the data of the entries that are wanted. Raises
+        BlobMissing; ValueError if it is none."""
+        if not is_plain(key.key):
+            raise ValueError("no segment of ours has such a key")
+        return read_contents(iterate_plain(self._store(key.bucket), key), wants)
 
     async def stream(self, key: StorageKey, span: tuple[int, int] | None = None) -> BlobStream:
         """Stream an object, or the bytes from the first position of `span` to before the second.
 
         Raises BlobMissing, ObjectStoreUnavailable before the first piece.
         """
-        if is_plain(key.key):
-            with self.silence.limited():
-                return await stream_plain(self._store(key.bucket), key, span)
+        if (member := member_of(key.key)) is not None:
+            return await stream_member(self.stream, key, member, span)
+        if is_plain(key.key) and not (span and self._has_odd_ranges):
+            try:
+                with self.silence.limited():
+                    return await stream_plain(self._store(key.bucket), key, span)
+            except RangesOdd:
+                self._has_odd_ranges = True
+        if is_plain(key.key) and span is not None:
+            read, _ = await asyncio.to_thread(self._read_range, key, *span)
+            return stream_whole(bytes(read), None)
         data, content_type = await asyncio.to_thread(self._get_odd, key, _NO_LIMIT)
         return stream_whole(data if span is None else data[slice(*span)], content_type)
 
     @asked
     def head(self, key: StorageKey) -> int:
         """Return an object's size in bytes. Raises BlobMissing."""
+        if (member := member_of(key.key)) is not None:
+            check_there(self._read_range, key, member)
+            return member.length
         self._refuse_unaddressable(key)
         self._refuse_unallowed(key.bucket)
         with translate_errors():
@@ -203,6 +260,7 @@ class Blobs:
     @asked
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
         """Write an object, replacing any that exists. Raises AccessDenied for a 403."""
+        _refuse_member(key)
         if is_plain(key.key):
             put_plain(self._store(key.bucket), key, data, content_type=content_type)
             return
@@ -225,6 +283,7 @@ class Blobs:
 
         A store without conditional writes (RFC 9110's If-None-Match) replaces it.
         """
+        _refuse_member(key)
         store = self._store(key.bucket)
         return put_plain(store, key, data, content_type=content_type, only_new=True)
 
@@ -261,11 +320,25 @@ class Blobs:
 
         Raises BlobMissing in a bucket that is not allowed, and for `.` and `..`.
         """
+        _refuse_member(key)
         self._refuse_unaddressable(key)
         if key.bucket not in self.buckets.allowed:
             raise BlobMissing(f"bucket {key.bucket}: {NOT_ALLOWED}")
         with translate_errors():
             return self._sign(key, seconds, at)
+
+    def link(
+        self, key: StorageKey, path: str, seconds: int, *, at: datetime | None = None
+    ) -> str | None:
+        """Return a link by which anyone can read a blob for `seconds`, from now or `at` on; None if
+        there can be none. To a member it is the `path` of the api, signed."""
+        if member_of(key.key) is not None:
+            is_allowed = key.bucket in self.buckets.allowed
+            return self.route_links.sign(path, seconds, at=at) if is_allowed else None
+        try:
+            return self.presign(key, seconds, at=at)
+        except BlobMissing:  # no client can address the key, or its bucket is no longer allowed
+            return None
 
     def _sign(self, key: StorageKey, seconds: int, at: datetime | None) -> str:
         """Sign as minio does, at a tenth of the cost: what links share is computed once."""
@@ -364,8 +437,23 @@ class Blobs:
 
     def _get_or_forbidden(self, key: StorageKey, *, limit: int) -> bytes:
         """Return an object as `get` does; raise BlobForbidden if only this object is refused."""
+        with self._forbidden_alone(key):
+            return self.get(key, limit=limit)
+
+    def _get_group(self, group: Sequence[MemberKey]) -> Sequence[Fetched]:
+        """Return members of one segment that lie near each other."""
+        key = group[0].segment
         try:
-            data = self.get(key, limit=limit)
+            with self._forbidden_alone(key), self.silence.limited():
+                return get_members(self._read_range, group)
+        except (BlobMissing, BlobForbidden) as exc:
+            return [exc] * len(group)
+
+    @contextmanager
+    def _forbidden_alone(self, key: StorageKey) -> Iterator[None]:
+        """Read an object, and remember it. Raises BlobForbidden if only this object is refused."""
+        try:
+            yield
         except AccessDenied as exc:
             if self._allows_others(key.bucket):
                 raise BlobForbidden(f"{key} alone is refused: {exc}") from exc
@@ -373,7 +461,6 @@ class Blobs:
         last = self._read_last.get(key.bucket, ())
         if key not in last:
             self._read_last[key.bucket] = (key, *last[: _REMEMBERED - 1])
-        return data
 
     def _allows_others(self, bucket: str) -> bool:
         """Return whether another object of the bucket can be read now.
@@ -402,6 +489,28 @@ class Blobs:
             pass
         return "given"
 
+    def _read_range(self, key: StorageKey, start: int, end: int) -> tuple[memoryview, int]:
+        """Return a range of an object, and its size, with whichever client can."""
+        if not self._has_odd_ranges:
+            try:
+                return get_range(self._store(key.bucket), key, start, end)
+            except RangesOdd:
+                self._has_odd_ranges = True
+        self._refuse_unallowed(key.bucket)
+        with translate_errors():
+            try:
+                answer = self._minio.get_object(key.bucket, key.key, start, end - start)
+            except S3Error as exc:
+                if exc.code in NOT_THERE:
+                    raise BlobMissing(f"{key}: {exc.code}") from exc
+                raise
+            try:
+                size = int(answer.headers["Content-Range"].rpartition("/")[2])
+                return memoryview(answer.read(decode_content=False)), size
+            finally:
+                answer.close()
+                answer.release_conn()
+
     def _get_odd(self, key: StorageKey, limit: int) -> tuple[bytes, str | None]:
         """Return an object and its content type with minio, for keys that obstore changes."""
         refuse_size(key, self.head(key), limit)
@@ -421,6 +530,12 @@ class Blobs:
     def _refuse_unaddressable(self, key: StorageKey) -> None:
         if not is_addressable(key.key):
             raise BlobMissing(f"{key}: no client can address `.` and `..`")
+
+
+def _refuse_member(key: StorageKey) -> None:
+    """Refuse to write one member, or to give a link that would open its neighbours too."""
+    if member_of(key.key) is not None:
+        raise ValueError(f"{key} is a part of an object")
 
 
 @lru_cache(4)

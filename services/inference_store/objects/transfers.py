@@ -1,7 +1,7 @@
 """Reads many small objects at once, in threads: that takes a third of the CPU of asyncio."""
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from mmap import mmap
@@ -36,11 +36,14 @@ Get = Callable[[StorageKey], bytes]
 T = TypeVar("T")
 R = TypeVar("R")
 
+_PIECE_BYTES = 256 * 1024
+_LARGE_PIECE_BYTES = 1024 * 1024
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 # The useful part of the debugging output after obstore's sentence.
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_NOT_PARTIAL = "non-partial response"
 # A permanent error of this one object: waiting for the store would not help.
-_NOT_THERE = {"NoSuchKey", "NoSuchVersion"}
+NOT_THERE = {"InvalidRange", "NoSuchKey", "NoSuchVersion"}
 _UNREADABLE = {
     "InvalidObjectName",
     "InvalidObjectState",
@@ -63,10 +66,33 @@ def get_plain(store: S3Store, key: StorageKey, limit: int) -> bytes:
         raise translate_error(key, exc) from exc
 
 
+def iterate_plain(store: S3Store, key: StorageKey) -> Iterator[bytes]:
+    """Yield an object in pieces. Raises as `get_plain`."""
+    try:
+        for piece in get(store, key.key).stream(min_chunk_size=_LARGE_PIECE_BYTES):
+            yield bytes(piece)
+    except (FileNotFoundError, ValueError, BaseError) as exc:
+        raise translate_error(key, exc) from exc
+
+
 def refuse_size(key: StorageKey, size: int | None, limit: int) -> None:
     """Raise BlobTooLarge if an object has more than `limit` bytes."""
     if size is not None and size > limit:
         raise BlobTooLarge(f"{key} has {size} bytes; at most {limit} are read")
+
+
+class RangesOdd(ObjectStoreUnavailable):
+    """The server answers a request for a range with 200, which obstore refuses (rclone)."""
+
+
+def get_range(store: S3Store, key: StorageKey, start: int, end: int) -> tuple[memoryview, int]:
+    """Return the bytes from `start` to before `end`, or as many as there are, and the object's
+    size. Raises BlobMissing, also if it ends before `start`; RangesOdd; as `get_plain`."""
+    try:
+        result = get(store, key.key, options={"range": (start, end)})
+        return memoryview(result.bytes()), result.meta["size"]
+    except (FileNotFoundError, ValueError, BaseError) as exc:
+        raise translate_error(key, exc) from exc
 
 
 def translate_error(key: StorageKey, error: Exception) -> Exception:
@@ -78,11 +104,13 @@ def translate_error(key: StorageKey, error: Exception) -> Exception:
         return ObjectStoreUnavailable(f"the bucket {key.bucket} is not there")
     if code is not None and code[1] in _UNREADABLE:
         return BlobUnreadable(f"{key}: {code[1]}")
-    if code is not None and code[1] in _NOT_THERE:
+    if code is not None and code[1] in NOT_THERE:
         return BlobMissing(f"{key}: {code[1]}")
     if isinstance(error, FileNotFoundError | ValueError):
         return BlobMissing(f"{key} is not there")
     kind = AccessDenied if isinstance(error, PermissionDeniedError) else ObjectStoreUnavailable
+    if _NOT_PARTIAL in text:
+        kind = RangesOdd
     reason = without_secrets(text.partition("\n\nDebug source")[0])[:300]
     if code is not None:
         reason = f"{code[1]}: {reason}"
@@ -179,9 +207,6 @@ def put_plain(
             else ObjectStoreUnavailable(str(translated_error))
         ) from exc
     return True
-
-
-_PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)

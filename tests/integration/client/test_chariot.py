@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from urllib.request import urlopen
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,6 +18,7 @@ from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.api.hallway import MODEL
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.producer import capture, pack
 
 
 @pytest.fixture
@@ -91,8 +93,17 @@ async def test_one_inference_and_its_link(
     blobs.put(StorageKey(bucket, "data"), b"jpeg", content_type="image/jpeg")
     items = [("n", "int", "7"), ("group", "string", "a")]
     await store(engine, NewInference("one", at(1), items, keys=(f"{bucket}/data", None, None)))
+    segment = pack(capture(1, model_id="model", data=b"in a segment"))
+    blobs.put(StorageKey(bucket, segment.key), segment.tar, content_type="application/x-tar")
+    keys = (f"{bucket}/{segment.members[0]['data']}", None, None)
+    await store(engine, NewInference("packed", at(2), keys=keys))
 
     def ask() -> None:
+        packed = inference.get_inference("model", "packed", presign=True)
+        assert packed is not None
+        assert packed.presigned_url is not None
+        with urlopen(packed.presigned_url, timeout=60) as answer:
+            assert answer.read() == b"in a segment"
         single = inference.get_inference(model_id="model", inference_id="one", presign=True)
         assert single is not None
         assert single.presigned_url is not None

@@ -409,7 +409,7 @@ def _read_webdataset(content: bytes) -> Contents:
         uid, _, suffix = name.partition(".")
         contents.setdefault(uid, {"data": None})
         if suffix != "json":
-            assert suffix == "jpg"
+            assert suffix in {"jpg", "bin"}
             contents[uid]["data"] = data
     return contents
 

@@ -1,6 +1,7 @@
 """The functions of the reference system about inferences, and the store that they ask."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -68,10 +69,15 @@ def get_inference(model_id: str, inference_id: str, presign: bool = False) -> In
     """
     path = make_path("models", model_id, "inferences", inference_id)
     include = "metadata,urls" if presign else "metadata"
+    store = get_store()
+    origin = store._transport.settings.origin
     try:
-        return Inference.of(get_store().request("GET", path, params={"include": include}))
+        found = Inference.of(store.request("GET", path, params={"include": include}))
     except NotFound:
         return None
+    link = found.presigned_url
+    # a link to the api itself is given without its address
+    return found if link is None else replace(found, presigned_url=origin.make_url(link))
 
 
 def bulk_delete_inferences(model_id: str, filter_: BaseInferenceFilter) -> list[str | None]:

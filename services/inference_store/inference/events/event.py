@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
-from inference_store.inference.layout import check_id
+from inference_store.inference.layout import check_id, member_of
 from inference_store.inference.task_types import task_type_named
 
 SCHEME = "s3://"
@@ -84,6 +84,16 @@ def parse_stored(text: str) -> StorageKey:
     """Return the StorageKey of the text that the index stores (`s3://bucket/key`)."""
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
     return StorageKey(bucket, key)
+
+
+def find_object(storage_key: str) -> tuple[str, int]:
+    """Return the storage key of the object that holds a blob, and where in it the blob ends: 0 if
+    it is the object."""
+    place = parse_stored(storage_key)
+    member = member_of(place.key) if "#" in storage_key else None
+    if member is None:
+        return storage_key, 0
+    return str(StorageKey(place.bucket, member.segment)), member.offset + member.length
 
 
 # Without the hour 24, which Python 3.14 reads as midnight of the next day.

@@ -25,7 +25,13 @@ from inference_store.index.tables import erasure, reconciliation, reconciliation
 from inference_store.inference.errors import Conflict
 from inference_store.inference.events import parse_stored
 from inference_store.inference.field_docs import Stored
-from inference_store.inference.layout import EDITED, SIDECARS, capture_of, segment_of
+from inference_store.inference.layout import (
+    EDITED,
+    SIDECARS,
+    capture_of,
+    segment_of,
+    segment_of_key,
+)
 
 from . import owned, stored_reports
 
@@ -122,7 +128,7 @@ def _is_protecting(hold: Hold, names: dict[int, str], key: str) -> bool:
     top, _, rest = path.partition("/")
     if top in {SIDECARS, EDITED} and "/" in rest:
         return rest.partition("/")[0] == segment_of(model_id)
-    capture_key = capture_of(path)
+    capture_key = capture_of(path) or segment_of_key(path)
     return capture_key is None or capture_key[0] == model_id
 
 

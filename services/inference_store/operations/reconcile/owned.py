@@ -8,13 +8,27 @@ of time.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import orjson
-from sqlalchemy import CompoundSelect, Text, cast, delete, func, select, union
+from sqlalchemy import (
+    ARRAY,
+    CompoundSelect,
+    Select,
+    Text,
+    any_,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    union,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -28,14 +42,23 @@ from inference_store.index.tables import (
     erasure_held,
     inference,
     reconciliation_named,
+    registration,
     unsettled_event,
 )
 from inference_store.inference.events import Buckets, parse_stored, received_at_of, uid_floor
-from inference_store.inference.layout import belongs_to, hour_folder
+from inference_store.inference.events.event import find_object
+from inference_store.inference.layout import (
+    around,
+    belongs_to,
+    hour_folder,
+    join_spans,
+    segment_of_key,
+)
 
 from .stored_reports import BucketPrefix
 
 _HOUR = timedelta(hours=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 _HOURS = 24 * 366 * 200
 # characters of a capture's id in a key
@@ -43,11 +66,13 @@ _CAPTURE = 36
 
 
 class Named(NamedTuple):
-    """An object that a stored inference names."""
+    """A blob that a stored inference names. `position`: where it comes in the order of the keys, if
+    it is not its own key."""
 
     storage_key: str
     model: int
     uid: UUID
+    position: str = ""
 
 
 async def find_page(
@@ -59,8 +84,9 @@ async def find_page(
     limit: int,
 ) -> tuple[Sequence[Named], Sequence[Named], str | None]:
     """Return the first objects after `after` that inferences of these models own, in the order of
-    their keys; their strays, which are not under the key that model and hour give; and the key up
-    to which both are complete, None: to the end.
+    their keys; their strays, which are not under the key that model and hour give, or lie in
+    segments, in the order of their captures; and the key up to which both are complete, None: to
+    the end.
 
     `segments`: a model's segment in keys → its integer and its id.
     """
@@ -78,10 +104,8 @@ async def find_page(
             start = after.removeprefix(folder)[:_CAPTURE] if after.startswith(folder) else ""
             while rows := await _read_captures(connection, model, at, start, limit):
                 for owned, is_stray in _list_objects(rows, prefix, model_id, folder):
-                    if is_stray:
-                        strays.append(owned)
-                    elif owned.storage_key > after:
-                        named.append(owned)
+                    if (owned.position or owned.storage_key) > after:
+                        (strays if is_stray else named).append(owned)
                 start = f"{rows[-1].capture_id}0"
                 if len(named) + len(strays) >= limit:
                     return named, strays, f"{folder}{start}"
@@ -168,7 +192,7 @@ def _list_objects(
             elif belongs_to(
                 parse_stored(key).key, model_id, row.capture_id, received_at_of(row.uid)
             ):
-                yield Named(key, row.model, row.uid), True
+                yield Named(key, row.model, row.uid, f"{folder}{row.capture_id}"), True
 
 
 # Checks differences between the two streams again, one by one: only what still differs is
@@ -208,7 +232,13 @@ async def find_unknown(
     unknown -= set((await connection.execute(query)).scalars())
     unknown -= await find_claimed(connection, unknown, objects=objects)
     unknown -= set((await connection.execute(select_held(unknown))).scalars())
-    return unknown - await _find_owned(connection, unknown)
+    unknown -= await _find_owned(connection, unknown)
+    segments = {
+        key: names
+        for key in unknown
+        if (names := segment_of_key(parse_stored(key).key)) is not None
+    }
+    return unknown - await _find_segments_in_use(connection, segments)
 
 
 def select_held(keys: Iterable[str]) -> CompoundSelect[Any]:
@@ -226,6 +256,75 @@ async def _find_owned(connection: AsyncConnection, keys: Iterable[str]) -> set[s
     owners = {key: owner for key in keys if (owner := read_owner(parse_stored(key))) is not None}
     stored = {owner for owner, _ in await find_captured(connection, set(owners.values()))}
     return {key for key, owner in owners.items() if owner in stored}
+
+
+_Segments = Mapping[str, tuple[str, datetime, UUID]]
+# Captures are received just before their segment begins, or while it grows.
+_NEAR: Final = timedelta(minutes=1)
+
+
+async def _find_segments_in_use(connection: AsyncConnection, segments: _Segments) -> set[str]:
+    """Return the segments of which an inference or a mark names a member, or that a hold keeps."""
+    used = await _find_owned_segments(connection, segments, _list_near)
+    # after the spool of an outage, or with a wrong clock: seldom, and many rows are read
+    rest = {key: names for key, names in segments.items() if key not in used}
+    used |= await _find_owned_segments(connection, rest, _list_far)
+    if not (rest := {key: names for key, names in rest.items() if key not in used}):
+        return used
+    place: Any = func.unnest(_as_array(rest)).column_valued("place")
+    indexed = (blob_reference.c.storage_key, *(erasure_held.c[name] for name in KEYS))
+    named = [
+        # `$` follows `#`
+        exists().where(column > place.concat("#").collate("C"), column < place.concat("$"))
+        for column in indexed
+    ]
+    used |= set((await connection.execute(select(place).where(or_(*named)))).scalars())
+    marked = union(*(_select_places(erasing.c[name], rest) for name in KEYS[:3]))
+    return used | set((await connection.execute(marked)).scalars())
+
+
+async def _find_owned_segments(
+    connection: AsyncConnection,
+    segments: _Segments,
+    list_spans: Callable[[Iterable[tuple[datetime, UUID]]], Sequence[tuple[datetime, datetime]]],
+) -> set[str]:
+    model_ids = {model_id for model_id, _, _ in segments.values()}
+    query = select(registration.c.model_id, registration.c.model)
+    models = await connection.execute(query.where(registration.c.model_id.in_(model_ids)))
+    used: set[str] = set()
+    for model_id, model in models:
+        of_model = {key: names[1:] for key, names in segments.items() if names[0] == model_id}
+        for lo, hi in list_spans(of_model.values()):
+            here = inference.c
+            own = (here.model == model, here.uid >= uid_floor(lo), here.uid < uid_floor(hi))
+            places = (_select_places(here[name], of_model).where(*own) for name in KEYS[:3])
+            used |= set((await connection.execute(union(*places))).scalars())
+    return used
+
+
+def _list_near(
+    segments: Iterable[tuple[datetime, UUID]],
+) -> Sequence[tuple[datetime, datetime]]:
+    """Return the disjoint spans of time around the moments when segments began."""
+    spans: list[tuple[datetime, datetime]] = []
+    for hour, id in segments:
+        began = timedelta(milliseconds=id.int >> 80) - (hour - _EPOCH)
+        at = hour + min(max(began, timedelta()), _HOUR)
+        spans.append((at - _NEAR, at + _NEAR))
+    return join_spans(spans)
+
+
+def _list_far(segments: Iterable[tuple[datetime, UUID]]) -> Sequence[tuple[datetime, datetime]]:
+    return around(hour for hour, _ in segments)
+
+
+def _select_places(column: Any, segments: Iterable[str]) -> Select[Any]:
+    place = func.split_part(column, "#", 1)
+    return select(place).where(place == any_(_as_array(segments)))
+
+
+def _as_array(keys: Iterable[str]) -> Any:
+    return literal(sorted(keys), ARRAY(Text(collation="C")))
 
 
 def is_older(modified_at: datetime, before: datetime | None) -> bool:
@@ -279,10 +378,10 @@ async def find_named(connection: AsyncConnection, id: UUID, keys: Sequence[str])
 
 
 def list_names(payload: bytes | None, buckets: Buckets) -> Iterator[str]:
-    """Yield every storage key that a message may name, whatever its fields are called."""
+    """Yield every object that a message may name, whatever its fields are called."""
     for text in _list_texts(payload or b""):
         try:
-            yield str(buckets.resolve(text))
+            yield find_object(str(buckets.resolve(text)))[0]
         except ValueError:
             continue
 

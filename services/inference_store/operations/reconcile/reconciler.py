@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,8 +24,9 @@ from inference_store.index.tables import (
     reconciliation,
     registration,
 )
-from inference_store.inference.errors import StoreError
-from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.inference.errors import BlobMissing, StoreError
+from inference_store.inference.events import parse_stored
+from inference_store.inference.events.event import find_object
 from inference_store.inference.layout import EDITED, SIDECARS, segment_of
 from inference_store.objects import Blobs, Found
 from inference_store.platform.failpoints import failpoint
@@ -74,6 +75,8 @@ class Window:
     named: dict[str, Named]
     strays: Sequence[Named]
     objects: Mapping[str, Found]
+    # of what was listed for it, or for the window before it
+    sizes: Mapping[str, int]
     counts: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
@@ -108,6 +111,9 @@ class Reconciler:
         own = (f"{prefix}/" for prefix in (ledger, "certificates") if prefix)
         self._apart = tuple(f"s3://{blobs.buckets.default}/{prefix}" for prefix in own)
         self._window = window
+        # the objects that were listed last, with their sizes, and the segments that were named last
+        self._listed: Mapping[str, int] = {}
+        self._named: Set[str] = frozenset()
 
     async def find_due(self, *, scheduled: bool) -> Reconciliation | None:
         """Return the reconciliation to work on; with `scheduled`, once a day a new one."""
@@ -167,6 +173,7 @@ class Reconciler:
         does not change, and this is called again.
         """
         before = None
+        self._listed, self._named = {}, frozenset()
         try:
             reconciliation = await self._note_end(reconciliation)
             if await self._is_waiting(reconciliation):
@@ -278,10 +285,14 @@ class Reconciler:
         objects, listed_to = await asyncio.to_thread(self._list, prefix, after)
         until = min((end for end in (*ends, listed_to) if end is not None), default=None)
         named = {item.storage_key: item for item in (*mine, *others)}
+        # a segment's own key is near those of its captures, and not always in their window
+        listed = {key: item.size for key, item in objects.items()}
+        sizes, self._listed = {**self._listed, **listed}, listed
         if until is not None:
             named = {key: item for key, item in named.items() if key <= until}
+            strays = [item for item in strays if item.position <= until]
             objects = {key: item for key, item in objects.items() if key <= until}
-        return Window(until, named, strays, objects)
+        return Window(until, named, strays, objects, sizes)
 
     def _list(self, prefix: BucketPrefix, after: str) -> tuple[dict[str, Found], str | None]:
         """List the objects after `after`; return also the key up to which they are complete, None:
@@ -298,22 +309,26 @@ class Reconciler:
         counts["objects"] += len(objects)
         counts["bytes"] += sum(item.size for item in objects.values())
         counts["named"] += len(window.named) + len(window.strays)
-        missing = [item for key, item in window.named.items() if key not in objects]
-        missing += [item for item in window.strays if item.storage_key not in objects]
+        named = [*window.named.values(), *window.strays]
+        places = {item.storage_key: find_object(item.storage_key) for item in named}
+        missing = [
+            item
+            for item in named
+            if window.sizes.get(places[item.storage_key][0], -1) < places[item.storage_key][1]
+        ]
         await self._judge_missing(window, missing)
-        unknown = [key for key in objects if key not in window.named]
+        used = {place for place, _ in places.values()}
+        unknown = [key for key in objects if key not in used and key not in self._named]
+        self._named = {place for place, end in places.values() if end}
         judged = [key for key in unknown if not key.startswith(self._apart)]
         await self._judge_unknown(window, reconciliation, judged)
 
     async def _judge_missing(self, window: Window, missing: Sequence[Named]) -> None:
         if not missing:
             return
-        by_key = {parse_stored(item.storage_key): item for item in missing}
-        absent = await asyncio.to_thread(self._find_missing, list(by_key))
+        absent = await asyncio.to_thread(self._find_missing, missing)
         async with self._engine.connect() as connection:
-            missing_still = await owned.find_still_named(
-                connection, [by_key[key] for key in absent]
-            )
+            missing_still = await owned.find_still_named(connection, absent)
             names = await registrations.names(connection, {item.model for item in missing_still})
         window.counts["missing"] += len(missing_still)
         window.findings += [
@@ -321,10 +336,19 @@ class Reconciler:
             for item in missing_still
         ]
 
-    def _find_missing(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
+    def _find_missing(self, named: Sequence[Named]) -> list[Named]:
+        """Return those whose object is not there, or ends before them; one request for each."""
+        ends = {item: find_object(item.storage_key) for item in named}
+        places = sorted({place for place, _ in ends.values()})
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="reconcile") as executor:
-            exist = list(executor.map(self._blobs.exists, keys))
-        return [key for key, exists in zip(keys, exist, strict=True) if not exists]
+            sizes = dict(zip(places, executor.map(self._measure, places), strict=True))
+        return [item for item, (place, end) in ends.items() if sizes[place] < end]
+
+    def _measure(self, storage_key: str) -> int:
+        try:
+            return self._blobs.head(parse_stored(storage_key))
+        except BlobMissing:
+            return -1
 
     async def _judge_unknown(
         self, window: Window, reconciliation: Reconciliation, unknown: Sequence[str]

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import imagesize
 
+from inference_store.inference.content_types import content_type_of
 from inference_store.inference.events import gravest
 from inference_store.inference.json_text import (
     UnreadableJson,
@@ -22,7 +23,6 @@ from inference_store.inference.json_text import (
 )
 from inference_store.inference.layout import (
     MOST_CHARACTERS,
-    content_type_of,
     is_id,
 )
 from inference_store.inference.metadata import read_metadata

@@ -21,13 +21,12 @@ from uuid import UUID
 import orjson
 
 from inference_store.inference import events
+from inference_store.inference.content_types import JSON, response_type_of
 from inference_store.inference.json_text import by_name, root, write_json
 from inference_store.inference.layout import (
-    JSON,
     MOST_MEMBERS,
     Kind,
     Member,
-    content_type_of,
     key_of,
     packed_capture_id,
     segment_key,
@@ -321,7 +320,7 @@ class _Capture:
         return [
             Blob(
                 self._event[f"{keys[kind]}_storage_key"],
-                types.get(kind) or content_type_of(found[1]),
+                types.get(kind) or response_type_of(found[1]),
                 found[1],
             )
             for kind, found in self._blobs.items()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from inference_store.index.sidecars import without_request
-from inference_store.inference.layout import content_type_of
+from inference_store.inference.content_types import content_type_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.proxy.capture.prepare import (
     ID_HEADER,
