@@ -7,5 +7,8 @@ from .deletion import Deleted as Deleted
 from .deletion import DeleteFault as DeleteFault
 from .deletion import Listed as Listed
 from .listing import Found as Found
+from .rewriting import READ_AGAIN as READ_AGAIN
+from .rewriting import Overwritten as Overwritten
+from .rewriting import Rewrite as Rewrite
 from .transfers import OVER_BUDGET as OVER_BUDGET
 from .transfers import Fetched as Fetched

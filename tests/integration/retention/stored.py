@@ -1,10 +1,12 @@
 """Inferences that lie in Postgres and in the object store, as an ingester would have left them."""
 
 import asyncio
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -31,6 +33,7 @@ from inference_store.index.tables import (
     metadata_string,
     prediction,
     registration,
+    segment,
 )
 from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
@@ -46,6 +49,7 @@ from inference_store.retention.leader import Leader, LeadershipCheck
 from inference_store.retention.run import begin, run_turn
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
+from tests.producer import capture, pack
 from tests.transactions import Database
 
 PREFIX = "INFERENCE_STORE_"
@@ -279,6 +283,35 @@ class Storing(Database):
             stored = Stored(model, self.uid(received), (data, response, metadata))
             arrivals.append((received, capture, stored))
         await self._write(arrivals, objects=objects)
+        return [stored for _, _, stored in arrivals]
+
+    async def packed(
+        self, model: int, count: int, at: datetime, *, step: float = 1.0, known: bool = True
+    ) -> list[Stored]:
+        """Store so many inferences of the model `model` in one segment, `step` seconds apart.
+
+        `known`: as if an ingester had read the events. Their data are `datum 0` and so on.
+        """
+        received = [at + timedelta(seconds=step * number) for number in range(count)]
+        captures = [
+            capture(number, model_id="model", received_at=at) for number, at in enumerate(received)
+        ]
+        packed = pack(*captures, prefix="p")
+        place = StorageKey(self.bucket, packed.key)
+        self.blobs.put(place, packed.tar, content_type="application/x-tar")
+        arrivals: list[tuple[datetime, UUID | None, Stored]] = []
+        for when, event, members in zip(received, packed.events, packed.members, strict=True):
+            data, response, metadata = (
+                StorageKey(self.bucket, str(members[kind])) for kind in KINDS
+            )
+            stored = Stored(model, self.uid(when), (data, response, metadata))
+            arrivals.append((when, UUID(json.loads(event)["capture_id"]), stored))
+        await self._write(arrivals, objects=False)
+        if known:
+            hash = sha256(packed.tar).hexdigest()
+            values = {"model": model, "storage_key": str(place), "members": count}
+            values |= {"bytes": len(packed.tar), "hash": hash}
+            await self.execute(insert(segment).values(values))
         return [stored for _, _, stored in arrivals]
 
     async def begin(
