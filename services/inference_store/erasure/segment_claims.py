@@ -97,7 +97,7 @@ async def defer(
     `patient`: more is being marked, so every segment waits that is not complete; else the last one
     alone does.
     """
-    groups = _group(page, frozenset())
+    groups = _group(page)
     if not groups:
         return list(page)
     rows = await _load(connection, groups)
@@ -117,7 +117,7 @@ async def find_lease_end(
 ) -> float:
     """Return the seconds until the last lease ends that another eraser has on segments of these
     marks; 0: there is none."""
-    groups = _group(page, frozenset())
+    groups = _group(page)
     if not groups:
         return 0.0
     left = func.extract("epoch", func.max(_HERE.leased_until) - func.now())
@@ -197,7 +197,9 @@ def _list_ordinals(ranges: Iterable[Range[int]] | None) -> frozenset[int]:
     return frozenset(n for span in ranges or () for n in range(span.lower or 0, span.upper or 0))
 
 
-def _group(page: Sequence[PendingDeletion], doomed: frozenset[str]) -> dict[_Key, _Group]:
+def _group(
+    page: Sequence[PendingDeletion], doomed: frozenset[str] | None = None
+) -> dict[_Key, _Group]:
     """Group what the marks have in segments; what they do not own, and is not `doomed`, is left."""
     groups: defaultdict[_Key, _Group] = defaultdict(_Group)
     owned = {key for mark in page for key, _, _ in list_members(mark) if mark.owns(key)}
@@ -207,10 +209,10 @@ def _group(page: Sequence[PendingDeletion], doomed: frozenset[str]) -> dict[_Key
             if mark.owns(key):
                 group = groups[mark.model, str(place)]
                 _add(group, mark)
-                if doomed and key in mark.doomed and key not in doomed:
+                if doomed is not None and key in mark.doomed and key not in doomed:
                     end = member.offset + max(1, member.length)
                     group.left.append(Range(member.offset, end))
-            elif key in doomed and key not in owned:
+            elif key in (doomed or ()) and key not in owned:
                 strange[place].add(member.offset)
         for place, offsets in strange.items():
             # what was never stored is one capture; what was left over may be of several

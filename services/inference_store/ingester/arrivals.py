@@ -18,6 +18,7 @@ from inference_store.erasure.policies import EffectivePolicy, ErasureScope
 from inference_store.erasure.progress import Cause
 from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome
+from inference_store.index.segments import find_segment
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.ingester.batch import MissingBlob, ReadRecord
@@ -126,7 +127,9 @@ async def _sort_candidates(
 
 
 def _keys(item: Indexable) -> set[str]:
-    return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
+    segment = find_segment(item)
+    own = {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
+    return own if segment is None else own | {str(segment)}
 
 
 def _wait_for(key: str, item: Indexable, detail: str = "") -> MissingBlob:

@@ -353,12 +353,13 @@ async def erase_parts_again(
 _KEPT: Final = (Outcome.STORED, Outcome.EXPIRED, Outcome.ERASED_AGAIN)
 
 
-def _list_kept(settled: Settled) -> Iterator[Indexable]:
-    """Yield what is stored now, and what is queued for erasure: an eraser needs their segments."""
+def _list_kept(settled: Settled) -> Iterator[tuple[Indexable, bool]]:
+    """Yield what is stored now (True), and what is queued for erasure: an eraser needs their
+    segments."""
     for read, outcome in settled:
         item = read.result.item if isinstance(read.result, MissingBlob) else read.result
         if outcome in _KEPT and isinstance(item, Indexable):
-            yield item
+            yield item, outcome is Outcome.STORED
 
 
 def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) -> bool:

@@ -332,14 +332,20 @@ class Storing(Database):
         return key
 
     async def foreign(
-        self, model: int, at: datetime, *names: str | None, capture: UUID | None = None
+        self,
+        model: int,
+        at: datetime,
+        *names: str | None,
+        capture: UUID | None = None,
+        put: bool = True,
     ) -> Stored:
-        """Store an inference whose objects have keys of the producer's own choice."""
+        """Store an inference whose objects have keys of the producer's own choice; `put`: write
+        them too."""
         data, response, metadata = (
             None if name is None else StorageKey(self.bucket, name) for name in names
         )
         stored = Stored(model, self.uid(at), (data, response, metadata))
-        await self._write([(at, capture, stored)], objects=True)
+        await self._write([(at, capture, stored)], objects=put)
         rows = [
             {"storage_key": str(key), "model": model, "uid": stored.uid}
             for key in dict.fromkeys(stored.objects)

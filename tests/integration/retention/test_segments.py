@@ -1,16 +1,22 @@
 """Erasing inferences whose blobs lie in segments: whole ones go, others stay, overwritten."""
 
+import asyncio
 import tarfile
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from uuid import uuid4
 
 import pytest
 from minio.commonconfig import ENABLED
 from minio.versioningconfig import VersioningConfig
-from sqlalchemy import select
+from sqlalchemy import func, select
 
-from inference_store.index.tables import inference, segment
-from inference_store.inference.errors import BlobMissing
+from inference_store.erasure import segment_claims
+from inference_store.erasure.pending_deletions import enqueue_arrivals
+from inference_store.erasure.progress import list_blocked, list_unfinished
+from inference_store.index.tables import PARTITIONED, inference, segment
+from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import edited_key
 from inference_store.objects import Blobs, Overwritten, Rewrite
@@ -144,3 +150,207 @@ async def test_a_batch_rewrites_each_segment_once(
     assert (done.inferences, done.objects) == (12, 36)
     assert count_with(minio_server, storing.bucket, b"datum 3") == 0
     assert count_with(minio_server, storing.bucket, b"datum 4") == 3
+
+
+async def test_a_hold_keeps_its_member_or_lists_that_it_was_claimed(
+    storing: Storing, settings: RetentionSettings, minio_server: S3
+) -> None:
+    model = await storing.model()
+    held, claimed, free = await storing.packed(model, 3, ago(days=1))
+    await storing.hold(model, None, held.uid)
+    loop, answers = asyncio.get_running_loop(), []
+
+    class Amid(Blobs):
+        """Places a hold when a segment was read, and is about to be written."""
+
+        def read_segments(self, rewrites: Sequence[Rewrite]) -> list[Overwritten]:
+            read = super().read_segments(rewrites)
+            placing = storing.hold(model, None, claimed.uid, held.uid)
+            answers.append(asyncio.run_coroutine_threadsafe(placing, loop).result(180))
+            return read
+
+    erasure = await storing.request(held, claimed, free)
+    with Amid(settings) as blobs:
+        assert await storing.make_eraser(blobs).finish(erasure) == "partly_held"
+    [placement] = answers
+    assert {claim.uid for claim in placement.claimed} == {claimed.uid}
+    assert await storing.stored() == {held.uid}
+    assert storing.blobs.get(held.objects[0], limit=100) == b"datum 0"
+    assert [count_with(minio_server, storing.bucket, b"datum %d" % n) for n in (1, 2)] == [0, 0]
+    assert set(read_versions(minio_server, storing.bucket)) == {find_place(held).key}
+
+
+async def test_one_eraser_at_a_time_works_on_a_segment(
+    storing: Storing, settings: RetentionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_claims, "LEASE_SECONDS", 0.5)
+    model = await storing.model()
+    first, second = await storing.packed(model, 2, ago(days=1))
+    (loose,) = await storing.inferences(model, 1, ago(days=1))
+    other = {"leased_by": uuid4(), "leased_until": datetime.now(UTC) + timedelta(hours=1)}
+    await storing.execute(segment.update().values(other))
+    erasure = await storing.request(first, loose)
+    assert await storing.eraser.finish(erasure) == "failed"
+    [obstacle] = await storing.transact(list_blocked, erasure.id)
+    assert (obstacle.storage_key, obstacle.code) == (str(find_place(first)), segment_claims.LEASED)
+    assert "another retention service is at work on it" in obstacle.message
+    assert (await storing.reload(erasure)).retry_at is not None
+    assert await storing.stored() == {first.uid, second.uid}
+    # one that is gone leaves its lease: it is waited for
+    lapses = datetime.now(UTC) + timedelta(seconds=0.3)
+    await storing.execute(segment.update().values(leased_until=lapses))
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
+    assert await storing.transact(list_blocked, erasure.id) == []
+
+    class TakenOver(Blobs):
+        """Another eraser takes the segment over while this one reads it."""
+
+        def read_segments(self, rewrites: Sequence[Rewrite]) -> list[Overwritten]:
+            read = super().read_segments(rewrites)
+            taking = storing.execute(segment.update().values(other))
+            asyncio.run_coroutine_threadsafe(taking, loop).result(180)
+            return read
+
+    loop = asyncio.get_running_loop()
+    (third, _) = await storing.packed(model, 2, ago(days=1))
+    before = storing.blobs.get(third.objects[0], limit=100)
+    erasure = await storing.request(third)
+    with TakenOver(settings) as blobs:
+        assert await storing.make_eraser(blobs).finish(erasure) == "failed"
+    assert storing.blobs.get(third.objects[0], limit=100) == before
+
+
+async def test_an_old_eraser_that_writes_late_brings_nothing_back(
+    storing: Storing, settings: RetentionSettings, minio_server: S3
+) -> None:
+    model = await storing.model()
+    first, second, _ = await storing.packed(model, 3, ago(days=1))
+
+    class Slow(Blobs):
+        """Writes what it has read after another eraser has overwritten more."""
+
+        def write_segments(self, segments: Sequence[Overwritten]) -> None:
+            if not late:
+                late.append(True)
+                place = find_place(first)
+                [other] = self.read_segments([Rewrite(place, names=names)])
+                noting = storing.execute(segment.update().values(next_hash=other.next_hash))
+                asyncio.run_coroutine_threadsafe(noting, loop).result(180)
+                super().write_segments([other])
+            super().write_segments(segments)
+
+    late: list[bool] = []
+    loop = asyncio.get_running_loop()
+    [capture] = await storing.fetch(
+        select(inference.c.capture_id).where(inference.c.uid == second.uid)
+    )
+    names = frozenset({f"{capture}.data"})
+    erasure = await storing.request(first)
+    with Slow(settings) as blobs:
+        assert await storing.make_eraser(blobs).finish(erasure) == "deleted"
+    assert [count_with(minio_server, storing.bucket, b"datum %d" % n) for n in range(3)] == [
+        0,
+        0,
+        1,
+    ]
+
+
+async def test_a_segment_that_a_stranger_changed_is_left_alone(storing: Storing) -> None:
+    model = await storing.model()
+    first, second = await storing.packed(model, 2, ago(days=1))
+    place = find_place(first)
+    client, tar = storing.blobs._minio, storing.blobs._minio.get_object(storing.bucket, place.key)
+    written = tar.read()
+    changed = written.replace(b"datum 1", b"DATUM 1")
+    client.put_object(storing.bucket, place.key, BytesIO(changed), len(changed))
+    erasure = await storing.request(first)
+    assert await storing.eraser.finish(erasure) == "failed"
+    [obstacle] = await storing.transact(list_blocked, erasure.id)
+    assert (obstacle.storage_key, obstacle.code) == (str(place), "SegmentChanged")
+    assert "put back what the store wrote last" in obstacle.message
+    assert client.get_object(storing.bucket, place.key).read() == changed
+    assert await storing.stored() == {first.uid, second.uid}
+    client.put_object(storing.bucket, place.key, BytesIO(written), len(written))
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
+    # deleted by a stranger, it counts as gone
+    client.remove_object(storing.bucket, place.key)
+    await storing.erase(second)
+    assert await storing.rows() == {}
+
+
+async def test_a_stranger_that_names_a_member_takes_nothing_from_its_owner(
+    storing: Storing, minio_server: S3
+) -> None:
+    model = await storing.model()
+    owner, neighbour, last = await storing.packed(model, 3, ago(days=1))
+    names = [key.key for key in owner.objects]
+    stranger = await storing.foreign(model, ago(hours=1), *names, put=False)
+    await storing.erase(stranger, scope="input")
+    await storing.erase(stranger)
+    assert storing.blobs.get(owner.objects[0], limit=100) == b"datum 0"
+    # one that the owner leaves to it goes with it
+    stranger = await storing.foreign(model, ago(hours=1), *names, put=False)
+    await storing.erase(owner)
+    assert storing.blobs.get(owner.objects[0], limit=100) == b"datum 0"
+    await storing.erase(neighbour)
+    assert count_with(minio_server, storing.bucket, b"datum 1") == 0
+    assert storing.blobs.get(owner.objects[0], limit=100) == b"datum 0"
+    await storing.erase(stranger)
+    assert count_with(minio_server, storing.bucket, b"datum 0") == 0
+    # nor does one that names another's member with a capture's id of the same segment
+    forged = await storing.packed(model, 2, ago(days=1))
+    taken, thief = forged[0].objects[0], forged[1]
+    here = inference.c.uid == thief.uid
+    await storing.execute(inference.update().where(here).values(data_storage_key=str(taken)))
+    await storing.erase(thief)
+    assert storing.blobs.get(taken, limit=100) == b"datum 0"
+    assert await storing.stored() == {forged[0].uid, last.uid}
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_rewrite_that_did_not_end_is_taken_up(
+    storing: Storing, settings: RetentionSettings, minio_server: S3, known: bool
+) -> None:
+    """After any step of it; `known`: an event has told what the segment was."""
+    minio_server.client().set_bucket_versioning(storing.bucket, VersioningConfig(ENABLED))
+    model = await storing.model()
+    first, second, third, _ = await storing.packed(model, 4, ago(days=1), known=known)
+
+    class Dying(Blobs):
+        def write_segments(self, segments: Sequence[Overwritten]) -> None:
+            if written:
+                for each in segments:
+                    self.put(each.rewrite.place, bytes(each.tar), content_type="application/x-tar")
+            raise ObjectStoreUnavailable("it is gone")
+
+    for written, stored in ((False, first), (True, second)):
+        erasure = await storing.request(stored)
+        with Dying(settings) as blobs, pytest.raises(ObjectStoreUnavailable):
+            await storing.make_eraser(blobs).finish(erasure)
+        await storing.execute(segment.update().values(leased_until=func.now()))
+        # what another erasure takes meanwhile
+        if written:
+            await storing.erase(third)
+        assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
+    [tar] = read_versions(minio_server, storing.bucket)[find_place(first).key]
+    assert list_names(tar).count("erased") == 9
+    assert [b"datum %d" % n in tar for n in range(4)] == [False, False, False, True]
+
+
+async def test_what_was_never_stored_is_overwritten_too(storing: Storing, minio_server: S3) -> None:
+    model = await storing.model()
+    late, stays = await storing.packed(model, 2, ago(days=9))
+    keys = [str(key) for key in late.objects]
+    async with storing.engine.begin() as connection:
+        for table in PARTITIONED:
+            await connection.execute(table.delete().where(table.c.uid == late.uid))
+        arrival = (model, late.uid, "inference", *keys, None)
+        await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        # a stranger's that names what is stored
+        other = (model, storing.uid(ago(days=9)), "inference", str(stays.objects[0]))
+        await enqueue_arrivals(connection, [(*other, None, None, None)], cause="expired_arrival")
+    for queued in await storing.transact(list_unfinished, failed=False):
+        assert await storing.eraser.finish(queued) == "deleted"
+    assert [count_with(minio_server, storing.bucket, b"datum %d" % n) for n in (0, 1)] == [0, 1]
+    await storing.erase(stays)
+    assert storing.objects() == set()
