@@ -7,7 +7,7 @@ erasure overwrites the bytes with zeros, and renames the entry to `erased`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from obstore import get_range, get_ranges
 from obstore.exceptions import BaseError
@@ -32,6 +32,16 @@ CONTENT_TYPE: Final = "application/x-tar"
 _SUM, _BLANK = slice(148, 156), b" " * 8
 _OWNER: Final = b"0000644\x000000000\x000000000\x00"
 _REST: Final = _BLANK + b"0" + bytes(100) + b"ustar\x0000" + bytes(BLOCK - 265)
+
+
+_PIECE: Final = 1024 * 1024
+
+
+class Readable(Protocol):
+    """What is read from its beginning to its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes; none at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,22 @@ def iterate_entries(tar: bytes | memoryview) -> Iterator[Entry]:
         yield entry
         at = entry.offset + entry.size + len(pad(entry.size))
     raise ValueError("the tar has no end")
+
+
+def read_entries(file: Readable) -> Iterator[Entry]:
+    """Yield the entries of a segment that is read as a stream; where it is no tar of ours, it
+    ends."""
+    at = 0
+    while any(block := file.read(BLOCK)):
+        try:
+            entry = read_header(block, at + BLOCK)
+        except ValueError:
+            return
+        yield entry
+        at = entry.offset + entry.size + len(pad(entry.size))
+        left = at - entry.offset
+        while left and (piece := file.read(min(left, _PIECE))):
+            left -= len(piece)
 
 
 def get_member(store: S3Store, key: StorageKey, member: Member, limit: int) -> bytes:

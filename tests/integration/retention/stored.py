@@ -286,15 +286,22 @@ class Storing(Database):
         return [stored for _, _, stored in arrivals]
 
     async def packed(
-        self, model: int, count: int, at: datetime, *, step: float = 1.0, known: bool = True
+        self,
+        model: int,
+        count: int,
+        at: datetime,
+        *,
+        step: float = 1.0,
+        known: bool = True,
+        name: str = "model",
     ) -> list[Stored]:
-        """Store so many inferences of the model `model` in one segment, `step` seconds apart.
+        """Store so many inferences of a model in one segment, `step` seconds apart.
 
         `known`: as if an ingester had read the events. Their data are `datum 0` and so on.
         """
         received = [at + timedelta(seconds=step * number) for number in range(count)]
         captures = [
-            capture(number, model_id="model", received_at=at) for number, at in enumerate(received)
+            capture(number, model_id=name, received_at=at) for number, at in enumerate(received)
         ]
         packed = pack(*captures, prefix="p")
         place = StorageKey(self.bucket, packed.key)

@@ -347,8 +347,9 @@ async def test_what_was_never_stored_is_overwritten_too(storing: Storing, minio_
         arrival = (model, late.uid, "inference", *keys, None)
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         # a stranger's that names what is stored
-        other = (model, storing.uid(ago(days=9)), "inference", str(stays.objects[0]))
-        await enqueue_arrivals(connection, [(*other, None, None, None)], cause="expired_arrival")
+        uid, key = storing.uid(ago(days=9)), str(stays.objects[0])
+        other = (model, uid, "inference", key, None, None, None)
+        await enqueue_arrivals(connection, [other], cause="expired_arrival")
     for queued in await storing.transact(list_unfinished, failed=False):
         assert await storing.eraser.finish(queued) == "deleted"
     assert [count_with(minio_server, storing.bucket, b"datum %d" % n) for n in (0, 1)] == [0, 1]
