@@ -136,32 +136,36 @@ async def find_referenced(connection: AsyncConnection, keys: Iterable[str]) -> s
     protects it.
     """
     here = blob_reference.c.storage_key
-    query = _select_referenced().where(among_keys(here, keys))
+    query = _select_referenced(here).where(among_keys(here, keys))
     return set((await connection.execute(query)).scalars())
 
 
 async def find_referenced_members(
-    connection: AsyncConnection, places: Iterable[str]
+    connection: AsyncConnection, places: Iterable[str], marks: Sequence[PendingDeletion]
 ) -> dict[str, frozenset[int]]:
     """Return, as `find_referenced`, where the data of members of segments lie that an inference
-    points to, by the segment."""
-    here = blob_reference.c.storage_key
+    points to, by the segment; without what a mark's inference points to itself and owns, which an
+    edit has left."""
+    here = blob_reference.c
     # the expression and the condition of an index
-    segment_of = func.split_part(here, literal_column("'#'"), literal_column("1"))
-    query = _select_referenced().where(text("storage_key LIKE '%#%'"))
+    segment_of = func.split_part(here.storage_key, literal_column("'#'"), literal_column("1"))
+    query = _select_referenced(here.storage_key, here.model, here.uid)
+    query = query.where(text("storage_key LIKE '%#%'"), among_keys(segment_of, places))
+    by_identity = {(mark.model, mark.uid): mark for mark in marks}
     offsets: defaultdict[str, set[int]] = defaultdict(set)
-    for key in (await connection.execute(query.where(among_keys(segment_of, places)))).scalars():
-        if (member := member_of(parse_stored(key).key)) is not None:
+    for key, model, uid in await connection.execute(query):
+        mark, member = by_identity.get((model, uid)), member_of(parse_stored(key).key)
+        if member is not None and not (mark is not None and mark.owns(key)):
             offsets[key.partition("#")[0]].add(member.offset)
     return {place: frozenset(found) for place, found in offsets.items()}
 
 
-def _select_referenced() -> Select[Any]:
+def _select_referenced(*columns: ColumnElement[Any]) -> Select[Any]:
     claimed = pending_deletions.select_marks(blob_reference).where(
         erasing.c.claimed_at.is_not(None),
         or_(erasing.c.scope == "inference", *_match_part_alone()),
     )
-    return select(blob_reference.c.storage_key).distinct().where(~claimed.exists())
+    return select(*columns).distinct().where(~claimed.exists())
 
 
 def _match_part_alone() -> Iterable[ColumnElement[bool]]:

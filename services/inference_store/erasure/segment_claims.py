@@ -11,7 +11,7 @@ there, and it ends with the rows. All of it happens in the fence, or under the l
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -117,11 +117,12 @@ async def find_lease_end(
 ) -> float:
     """Return the seconds until the last lease ends that another eraser has on segments of these
     marks; 0: there is none."""
-    groups = _group(page)
-    if not groups:
+    keys = ((mark.model, key) for mark in page for key in mark.doomed if "#" in key)
+    leased = {(model, key.partition("#")[0]) for model, key in keys}
+    if not leased:
         return 0.0
     left = func.extract("epoch", func.max(_HERE.leased_until) - func.now())
-    query = select(left).where(_match(groups), _is_leased(eraser))
+    query = select(left).where(_match(leased), _is_leased(eraser))
     return float(await connection.scalar(query) or 0)
 
 
@@ -141,7 +142,7 @@ async def claim_segments(
         return [], []
     rows = await _lease(connection, groups, eraser)
     places = sorted({place for _, place in groups})
-    kept = await find_referenced_members(connection, places)
+    kept = await find_referenced_members(connection, places, page)
     claims, faults = [], []
     for (model, place), group in sorted(groups.items()):
         row = rows.get((model, place))
@@ -202,24 +203,43 @@ def _group(
 ) -> dict[_Key, _Group]:
     """Group what the marks have in segments; what they do not own, and is not `doomed`, is left."""
     groups: defaultdict[_Key, _Group] = defaultdict(_Group)
-    owned = {key for mark in page for key, _, _ in list_members(mark) if mark.owns(key)}
+    owned: set[str] = set()
+    strange: list[tuple[PendingDeletion, dict[str, tuple[str, int]]]] = []
     for mark in page:
-        strange: defaultdict[StorageKey, set[int]] = defaultdict(set)
+        places: set[StorageKey] = set()
+        others: dict[str, tuple[str, int]] = {}
         for key, place, member in list_members(mark):
-            if mark.owns(key):
-                group = groups[mark.model, str(place)]
+            if not mark.owns(key):
+                others[key] = str(place), member.offset
+                continue
+            owned.add(key)
+            group = groups[mark.model, str(place)]
+            if place not in places:
+                places.add(place)
                 _add(group, mark)
-                if doomed is not None and key in mark.doomed and key not in doomed:
-                    end = member.offset + max(1, member.length)
-                    group.left.append(Range(member.offset, end))
-            elif key in (doomed or ()) and key not in owned:
-                strange[place].add(member.offset)
-        for place, offsets in strange.items():
-            # what was never stored is one capture; what was left over may be of several
-            alone = [frozenset({offset}) for offset in sorted(offsets)]
-            several = alone if mark.is_stored else [frozenset(offsets)]
-            groups[mark.model, str(place)].strange += several
+            if doomed is not None and key not in doomed and key in mark.doomed:
+                end = member.offset + max(1, member.length)
+                group.left.append(Range(member.offset, end))
+        if others and doomed is not None:
+            strange.append((mark, others))
+    for mark, others in strange:
+        for place_text, offsets in _choose_strange(mark, others, (doomed or set()) - owned):
+            groups[mark.model, place_text].strange += offsets
     return dict(groups)
+
+
+def _choose_strange(
+    mark: PendingDeletion, others: Mapping[str, tuple[str, int]], doomed: Set[str]
+) -> Iterator[tuple[str, list[frozenset[int]]]]:
+    """Yield by segment, in groups, where the data of members lie that a mark does not own and
+    erases: what was never stored is one capture, and what was left over may be of several."""
+    by_place: defaultdict[str, set[int]] = defaultdict(set)
+    for key, (place, offset) in others.items():
+        if key in doomed:
+            by_place[place].add(offset)
+    for place, offsets in by_place.items():
+        alone = [frozenset({offset}) for offset in sorted(offsets)]
+        yield place, alone if mark.is_stored else [frozenset(offsets)]
 
 
 def _add(group: _Group, mark: PendingDeletion) -> None:

@@ -12,18 +12,23 @@ from minio.commonconfig import ENABLED
 from minio.versioningconfig import VersioningConfig
 from sqlalchemy import func, select
 
-from inference_store.erasure import segment_claims
+from inference_store.erasure import batches, segment_claims
+from inference_store.erasure.log import new_key
 from inference_store.erasure.pending_deletions import enqueue_arrivals
 from inference_store.erasure.progress import list_blocked, list_unfinished
+from inference_store.erasure.proofs import Recheck
 from inference_store.index.tables import PARTITIONED, inference, segment
 from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import edited_key
 from inference_store.objects import Blobs, Overwritten, Rewrite
+from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
+from tests.integration.backups import Backup, Restore
 from tests.servers.minio import S3
 
 from .stored import Stored, Storing, ago
+from .stranger import Stranger
 
 pytestmark = pytest.mark.real_minio
 
@@ -355,3 +360,49 @@ async def test_what_was_never_stored_is_overwritten_too(storing: Storing, minio_
     assert [count_with(minio_server, storing.bucket, b"datum %d" % n) for n in (0, 1)] == [0, 1]
     await storing.erase(stays)
     assert storing.objects() == set()
+
+
+async def test_certificates_name_members_and_find_them_again(
+    storing: Storing, settings: RetentionSettings, stranger: Stranger
+) -> None:
+    key = new_key()
+    storing.certify(key)
+    model = await storing.model()
+    first, _ = await storing.packed(model, 2, ago(days=1))
+    place = find_place(first)
+    tar = storing.blobs.get(place, limit=10**6)
+    await storing.erase(first)
+    assert await stranger.faults(key, heads=False) == []
+    again = Recheck(storing.ledger, [key])
+
+    async def find_again() -> set[str]:
+        found = again.find_failures(inventory(settings))
+        return {there.reason.split(" is in the bucket")[0] async for there in found}
+
+    assert (await find_again(), await stranger.there_again(key)) == (set(), [])
+    storing.blobs.put(place, tar, content_type="application/x-tar")
+    members = set(map(str, first.objects))
+    assert (await find_again(), set(await stranger.there_again(key))) == (members, members)
+
+
+async def test_a_restored_backup_takes_its_segments_as_they_are_now(
+    storing: Storing, backup: Backup, restore: Restore, minio_server: S3
+) -> None:
+    model = await storing.model()
+    first, second, third = await storing.packed(model, 3, ago(days=2))
+    dump = backup()
+    uids = [f"uid:{first.uid}"]
+    await storing.ledger.write(
+        "erasure_requested",
+        batches.describe_request(uuid4(), ["model"], {"inference_ids": uids}),
+        actor="test",
+    )
+    await storing.lead(scheduled=False)
+    assert await storing.stored() == {second.uid, third.uid}
+    again = storing.on(await restore(dump))
+    await again.ledger.replay()
+    await again.lead(scheduled=False)
+    assert await again.stored() == {second.uid, third.uid}
+    await again.erase(second)
+    left = [count_with(minio_server, storing.bucket, b"datum %d" % n) for n in range(3)]
+    assert left == [0, 0, 1]
