@@ -42,12 +42,13 @@ _Key: TypeAlias = tuple[int, str]
 @dataclass(frozen=True, slots=True)
 class SegmentClaim:
     """What of a segment may be erased now. `whole`: all of it; `ordinals`: captures of inferences
-    that go."""
+    that go; `is_restored`: a replay has found some of it erased."""
 
     model: int
     rewrite: Rewrite
     whole: bool
     ordinals: frozenset[int]
+    is_restored: bool = False
 
     @property
     def key(self) -> _Key:
@@ -174,12 +175,11 @@ def _make_claim(row: Any, group: _Group, kept: frozenset[int]) -> SegmentClaim:
             ordinals=erased,
             offsets=tuple(group.strange),
             kept=kept,
-            # a restored backup does not know how its segments were written since
-            hashes=frozenset() if group.was_erased else _list_hashes(row),
             size=row.bytes,
         ),
         whole=not kept and _is_covered(row, erased | group.ordinals),
         ordinals=frozenset(group.ordinals),
+        is_restored=group.was_erased,
     )
 
 
@@ -315,17 +315,19 @@ async def note_hash(
     return None if noted.rowcount else _refuse(claim.rewrite.place, None)
 
 
-async def load_again(connection: AsyncConnection, claim: SegmentClaim) -> Rewrite:
-    """Return the rewrite with what the segment may be by now."""
-    row = (await _load(connection, [claim.key])).get(claim.key)
-    if row is None or not claim.rewrite.hashes:
-        return claim.rewrite
-    return replace(claim.rewrite, hashes=_list_hashes(row))
-
-
-def _list_hashes(row: Any) -> frozenset[str]:
-    hashes = (row.hash, row.last_hash, row.next_hash)
-    return frozenset(hash for hash in hashes if hash is not None)
+async def load_hashes(
+    connection: AsyncConnection, claims: Sequence[SegmentClaim]
+) -> list[SegmentClaim]:
+    """Return the claims with what each segment may be now: as it was first written, or before or
+    after a rewrite. A restored backup does not know how segments were written since."""
+    rows = await _load(connection, [claim.key for claim in claims]) if claims else {}
+    known: list[SegmentClaim] = []
+    for claim in claims:
+        row = None if claim.is_restored else rows.get(claim.key)
+        hashes = () if row is None else (row.hash, row.last_hash, row.next_hash)
+        those = frozenset(hash for hash in hashes if hash is not None)
+        known.append(replace(claim, rewrite=replace(claim.rewrite, hashes=those)))
+    return known
 
 
 async def forget(

@@ -30,12 +30,13 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.events import Buckets, StorageKey
 from inference_store.inference.layout import CLOSED, member_of
+from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import BlobSettings
 
 from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
 from .listing import Found, is_addressable, is_plain, page, survivors
-from .rewriting import Overwritten, Rewrite, read_segment, write_segment
+from .rewriting import Overwritten, Rewrite, finish_segment, put_segment, read_segment
 from .segments import get_member
 from .transfers import (
     BlobStream,
@@ -271,10 +272,17 @@ class Blobs:
     def write_segments(self, segments: Sequence[Overwritten]) -> None:
         """Write these segments in place, in threads, and verify that; what fails is their fault."""
 
-        def write(segment: Overwritten) -> None:
-            write_segment(self._store(segment.rewrite.place.bucket), segment, self._deletion)
+        def put(segment: Overwritten) -> None:
+            put_segment(self._store(segment.rewrite.place.bucket), segment)
 
-        stride(self._executor, write, segments, threads=self._threads)
+        def finish(segment: Overwritten) -> None:
+            finish_segment(self._store(segment.rewrite.place.bucket), segment, self._deletion)
+
+        stride(self._executor, put, segments, threads=self._threads)
+        failpoint("retention.rewrite.put")
+        self._deletion.ask_again()
+        written = [segment for segment in segments if segment.fault is None]
+        stride(self._executor, finish, written, threads=self._threads)
 
     def presign(self, key: StorageKey, seconds: int, *, at: datetime | None = None) -> str:
         """Return a link by which clients can read the object for `seconds`, from now or `at` on.

@@ -102,11 +102,12 @@ class Deletion:
             ]
         return remaining
 
-    def delete_older(self, key: StorageKey, *, again: bool = False) -> list[DeleteFault]:
-        """Delete all versions but the latest, and verify that they are gone. `again`: ask anew
-        whether the bucket keeps versions."""
-        if again:
-            self._versioned.pop(key.bucket, None)
+    def ask_again(self) -> None:
+        """Ask anew whether buckets keep versions."""
+        self._versioned.clear()
+
+    def delete_older(self, key: StorageKey) -> list[DeleteFault]:
+        """Delete all versions but the latest, and verify that they are gone."""
         if not self._keeps_versions(key.bucket):
             return []
         faults = self._delete(key.bucket, self._list_older(key))

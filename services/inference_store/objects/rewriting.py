@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # a type that obstore has for type checkers alone
 
 # Where a header has the time of its entry.
 _TIME: Final = slice(136, 147)
-_NO_CONDITIONS: Final = ("NotImplemented", "501")
+_NO_CONDITIONS: Final = ("NotImplemented", "501 Not Implemented")
 CHANGED: Final = "SegmentChanged"
 READ_AGAIN: Final = "SegmentWritten"
 """Code of a fault after which the segment is to be read again: somebody else has written it."""
@@ -185,27 +185,32 @@ def _overwrite(tar: bytearray, entry: Entry) -> None:
     tar[entry.offset : end] = bytes(entry.size)
 
 
-def write_segment(store: S3Store, overwritten: Overwritten, deletion: Deletion) -> None:
-    """Write a segment in place if something of it changed, delete its older versions, and read the
-    ranges back; or delete it, if nothing of it is left. What fails is its fault. Raises
-    ObjectStoreUnavailable."""
+def put_segment(store: S3Store, overwritten: Overwritten) -> None:
+    """Write a segment in place if something of it changed and something is left of it. What fails
+    is its fault. Raises ObjectStoreUnavailable."""
+    if overwritten.next_hash != overwritten.hash and not overwritten.is_empty:
+        _put(store, overwritten)
+
+
+def finish_segment(store: S3Store, overwritten: Overwritten, deletion: Deletion) -> None:
+    """Delete the older versions of a segment, and read back what was overwritten; or delete it, if
+    nothing is left of it. What fails is its fault. Raises ObjectStoreUnavailable."""
     place = overwritten.rewrite.place
     if overwritten.is_empty:
         faults: list[DeleteFault] = deletion.delete([place])
         if not faults and deletion.still_there([place]):
             faults = [DeleteFault(place, "StillThere", "deleted, and listed still")]
-        overwritten.fault = next(iter(faults), None)
-        return
-    if overwritten.next_hash != overwritten.hash and not _put(store, overwritten):
-        return
-    failpoint("retention.rewrite.put")
-    faults = deletion.delete_older(place, again=True)
-    failpoint("retention.rewrite.older")
-    overwritten.fault = next(iter(faults), None) or _find_remaining(store, overwritten)
+    else:
+        faults = deletion.delete_older(place)
+        failpoint("retention.rewrite.older")
+    fault = next(iter(faults), None)
+    if fault is None and not overwritten.is_empty:
+        fault = _find_remaining(store, overwritten)
+    overwritten.fault = fault
 
 
-def _put(store: S3Store, overwritten: Overwritten) -> bool:
-    """Write it if it is still what was read, where the store can tell; return whether it did."""
+def _put(store: S3Store, overwritten: Overwritten) -> None:
+    """Write it if it is still what was read, where the store can tell."""
     place = overwritten.rewrite.place
     condition: PutMode = "overwrite"
     if overwritten.tag is not None:
@@ -222,7 +227,6 @@ def _put(store: S3Store, overwritten: Overwritten) -> bool:
         except PreconditionError:
             reason = "somebody else has written it meanwhile; it is tried again"
             overwritten.fault = DeleteFault(place, READ_AGAIN, reason)
-            return False
         except (FileNotFoundError, BaseError) as exc:
             # a store without conditional writes: the lease alone keeps others away
             if mode != "overwrite" and any(word in str(exc) for word in _NO_CONDITIONS):
@@ -230,10 +234,9 @@ def _put(store: S3Store, overwritten: Overwritten) -> bool:
             error = translate_error(place, exc)
             if isinstance(error, AccessDenied | BlobUnreadable):
                 overwritten.fault = DeleteFault(place, type(error).__name__, str(error))
-                return False
-            raise error from exc
-        return True
-    return False
+            else:
+                raise error from exc
+        return
 
 
 def _find_remaining(store: S3Store, overwritten: Overwritten) -> DeleteFault | None:
@@ -245,7 +248,10 @@ def _find_remaining(store: S3Store, overwritten: Overwritten) -> DeleteFault | N
         try:
             reads = obstore.get_ranges(store, place.key, starts=starts, lengths=lengths)
         except (FileNotFoundError, ValueError, BaseError) as exc:
-            raise translate_error(place, exc) from exc
+            error = translate_error(place, exc)
+            if isinstance(error, BlobMissing):
+                return DeleteFault(place, READ_AGAIN, "somebody has deleted it meanwhile")
+            raise error from exc
         for entry, read in zip(some, map(bytes, reads), strict=True):
             if not _is_erased(read, entry):
                 return DeleteFault(place, "StillThere", "overwritten, and reads as before")

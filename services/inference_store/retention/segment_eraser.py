@@ -8,7 +8,7 @@ stays as it is.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from inference_store.erasure import segment_claims
@@ -74,8 +74,11 @@ def _split(claims: Sequence[SegmentClaim]) -> Iterator[Sequence[SegmentClaim]]:
 
 
 async def _rewrite(leader: Leader, claims: Sequence[SegmentClaim], erased: ErasedSegments) -> None:
-    waiting = list(claims)
+    waiting = claims
     for _ in range(_TRIES):
+        async with leader.engine.connect() as connection:
+            # a batch before this one may just have written them
+            waiting = await segment_claims.load_hashes(connection, waiting)
         read = await asyncio.to_thread(
             leader.blobs.read_segments, [claim.rewrite for claim in waiting]
         )
@@ -83,7 +86,7 @@ async def _rewrite(leader: Leader, claims: Sequence[SegmentClaim], erased: Erase
         failpoint("retention.rewrite.noted")
         ready = [each for each in read if each.fault is None and not each.is_gone]
         await asyncio.to_thread(leader.blobs.write_segments, ready)
-        again = []
+        again: list[SegmentClaim] = []
         for claim, each in zip(waiting, read, strict=True):
             if each.fault is not None and each.fault.code == READ_AGAIN:
                 again.append(claim)
@@ -93,7 +96,7 @@ async def _rewrite(leader: Leader, claims: Sequence[SegmentClaim], erased: Erase
                 erased.rewritten[claim.rewrite.place] = each
                 erased.bytes += each.bytes
             each.tar.clear()
-        waiting = await _load_again(leader, again)
+        waiting = again
         if not waiting:
             return
     reason = "others write it again and again"
@@ -110,12 +113,3 @@ async def _note(
                 each.fault = await segment_claims.note_hash(
                     connection, claim, eraser=leader.id, **hashes
                 )
-
-
-async def _load_again(leader: Leader, claims: Sequence[SegmentClaim]) -> list[SegmentClaim]:
-    """Return claims with the hashes that an eraser before this one has noted."""
-    async with leader.engine.connect() as connection:
-        return [
-            replace(claim, rewrite=await segment_claims.load_again(connection, claim))
-            for claim in claims
-        ]

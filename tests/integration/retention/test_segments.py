@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from inference_store.erasure import batches, segment_claims
 from inference_store.erasure.log import new_key
-from inference_store.erasure.pending_deletions import enqueue_arrivals
+from inference_store.erasure.pending_deletions import Arrival, enqueue_arrivals
 from inference_store.erasure.progress import list_blocked, list_unfinished
 from inference_store.erasure.proofs import Recheck
 from inference_store.index.tables import PARTITIONED, inference, segment
@@ -345,15 +345,15 @@ async def test_a_rewrite_that_did_not_end_is_taken_up(
 async def test_what_was_never_stored_is_overwritten_too(storing: Storing, minio_server: S3) -> None:
     model = await storing.model()
     late, stays = await storing.packed(model, 2, ago(days=9))
-    keys = [str(key) for key in late.objects]
+    data, response, metadata = map(str, late.objects)
     async with storing.engine.begin() as connection:
         for table in PARTITIONED:
             await connection.execute(table.delete().where(table.c.uid == late.uid))
-        arrival = (model, late.uid, "inference", *keys, None)
+        arrival: Arrival = (model, late.uid, "inference", data, response, metadata, None)
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         # a stranger's that names what is stored
         uid, key = storing.uid(ago(days=9)), str(stays.objects[0])
-        other = (model, uid, "inference", key, None, None, None)
+        other: Arrival = (model, uid, "inference", key, None, None, None)
         await enqueue_arrivals(connection, [other], cause="expired_arrival")
     for queued in await storing.transact(list_unfinished, failed=False):
         assert await storing.eraser.finish(queued) == "deleted"
