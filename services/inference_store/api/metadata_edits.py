@@ -127,7 +127,7 @@ async def edit(
     await _write_blob(editor, row, key, change, old)
     await indexing()
     # Last, because it takes the fence, which is held for a moment only.
-    await _leave_old(connection, row, key)
+    await _leave_old(connection, registration, row, key)
     return change
 
 
@@ -272,7 +272,7 @@ async def _choose_key(
     connection: AsyncConnection, bucket: str, registration: Registration, row: Any
 ) -> StorageKey:
     """Return where to write the metadata blob: its present key, or a new one if that is shared or
-    missing.
+    missing, or a member of a segment, whose length stays.
 
     A new key that an edit reserved is used again, even if that edit failed.
     """
@@ -281,12 +281,14 @@ async def _choose_key(
         return new
     key = parse_stored(row.metadata_storage_key)
     received_at = received_at_of(row.uid)
-    if layout.belongs_to(key.key, registration.model_id, row.capture_id, received_at):
+    is_member = layout.member_of(key.key) is not None
+    is_own = layout.belongs_to(key.key, registration.model_id, row.capture_id, received_at)
+    if is_own and not is_member:
         return key
     if await _is_reserved(connection, row, new):
         return new
     twice = row.metadata_storage_key in (row.data_storage_key, row.response_storage_key)
-    return new if twice or await _has_others(connection, row, str(key)) else key
+    return new if twice or is_member or await _has_others(connection, row, str(key)) else key
 
 
 async def _is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
@@ -296,7 +298,9 @@ async def _is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -
     return await connection.scalar(query) is not None
 
 
-async def _leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
+async def _leave_old(
+    connection: AsyncConnection, registration: Registration, row: Any, key: StorageKey
+) -> None:
     """Stop pointing to the old blob, now that `key` is the metadata blob.
 
     If nobody else points to it, or only inferences that are being erased, whose eraser may have
@@ -306,6 +310,12 @@ async def _leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> 
     if old is None or old == str(key) or old in (row.data_storage_key, row.response_storage_key):
         return
     await fence_shared(connection)
+    own = (registration.model_id, row.capture_id, received_at_of(row.uid))
+    if layout.belongs_to(parse_stored(old).key, *own):
+        # a member of a segment: an erasure overwrites it, of the input too
+        values = {"storage_key": old, "model": row.model, "uid": row.uid}
+        await connection.execute(upsert(blob_reference).values(values).on_conflict_do_nothing())
+        return
     if await _has_others(connection, row, old):
         await connection.execute(delete(blob_reference).where(_match_ours(row, old)))
 

@@ -6,7 +6,8 @@ requests      take up what somebody asks for, its cancellation, and the waiver o
 selection     finds what has expired and what was requested
 losses        counts what would go by such a selection, and changes nothing
 preview       does so for a policy that is not in force yet
-batches       makes `pending_deletions`, which no query shows; `held_deletions` claims their objects
+batches       makes `pending_deletions`, which no query shows
+claims        say which of their objects go: `object_claims`, and of segments `segment_claims`
 quarantine    finds and removes dead letters and parked events
 rows          deletes the rows of what is gone, and whole time partitions
 certificates  prove what was erased, with `erased_lists` and `proofs`

@@ -62,6 +62,7 @@ from inference_store.index.tables import (
     registration,
     retention_run,
     saved_view,
+    segment,
     unsettled_event,
 )
 from inference_store.index.unsettled import SETTLED
@@ -370,6 +371,7 @@ _OF_A_MODEL = (
     model_label,
     metadata_key_seen,
     metadata_key_delta,
+    segment,
     registration,
 )
 

@@ -63,7 +63,7 @@ from inference_store.index.tables import (
     tombstone,
 )
 from inference_store.inference.events import parse_stored, received_at_of, uid_floor
-from inference_store.inference.layout import belongs_to
+from inference_store.inference.layout import belongs_to, edited_key
 
 _ROWS, _SPANS = 1000, 8
 
@@ -94,6 +94,8 @@ class PendingDeletion:
     references: tuple[str, ...] = ()
     # None if the model is no longer registered
     model_id: str | None = None
+    # whether there is a stored inference
+    is_stored: bool = True
     # it was deleted before a restore brought it back: no hold protects it any more
     was_erased: bool = False
     # a certificate has it already
@@ -108,6 +110,10 @@ class PendingDeletion:
         """Return whether a storage key is of our own layout and names this inference's capture."""
         own = (self.model_id, self.capture_id, received_at_of(self.uid))
         return belongs_to(parse_stored(key).key, *own)
+
+    def has_edited(self, key: str) -> bool:
+        """Return whether a storage key is that of a metadata blob that an edit made for it."""
+        return parse_stored(key).key == edited_key(self.model_id or "", self.uid)
 
     @property
     def doomed(self) -> tuple[str, ...]:
@@ -243,6 +249,7 @@ async def list_pending(
             capture_id=captures.get((row.model, row.uid)),
             references=references.get((row.model, row.uid), ()),
             model_id=names.get(row.model),
+            is_stored=(row.model, row.uid) in captures,
             was_erased=row.erased_at is not None,
             was_certified=row.certified_at is not None,
         )
@@ -281,12 +288,11 @@ async def limit_to_few_spans(connection: AsyncConnection, uids: Sequence[UUID]) 
 
 async def _find_captures(
     connection: AsyncConnection, identities: Sequence[Identity]
-) -> dict[Identity, UUID]:
-    captures: dict[Identity, UUID] = {}
+) -> dict[Identity, UUID | None]:
+    """Return the captures of those that are stored; None: its producer gave none."""
+    captures: dict[Identity, UUID | None] = {}
     for model, uids in by_model(identities):
-        query = select(inference.c.uid, inference.c.capture_id).where(
-            among(inference, model, uids), inference.c.capture_id.is_not(None)
-        )
+        query = select(inference.c.uid, inference.c.capture_id).where(among(inference, model, uids))
         captures |= {(model, row.uid): row.capture_id for row in await connection.execute(query)}
     return captures
 

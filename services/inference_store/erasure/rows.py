@@ -4,7 +4,7 @@ metadata.
 Our own producers' metadata blob holds the request, so an erasure of the input writes it again
 without the request. If others point to it too, it does not change, because a hold may protect
 them: the inference gets a blob of its own, and the shared one stays until the last of the others
-goes.
+goes. In a segment it gets one too, and the old bytes are overwritten with those of the input.
 
 The order is: point to the new key, and commit (`reserve_keys`, with the claim) · write it ·
 `repoint_rows` with the rows. After a crash the mark is there, and all is done again; in any case
@@ -23,8 +23,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain, holds, pending_deletions
-from inference_store.erasure.held_deletions import find_referenced
 from inference_store.erasure.locks import fence_exclusive
+from inference_store.erasure.object_claims import find_referenced
 from inference_store.erasure.pending_deletions import PendingDeletion, remove_pending
 from inference_store.erasure.progress import Erasure, add_erased
 from inference_store.index import key_registry, registrations
@@ -42,8 +42,13 @@ from inference_store.index.tables import (
     retention_run,
     tombstone,
 )
-from inference_store.inference.events import StorageKey, received_at_of, uid_floor
-from inference_store.inference.layout import edited_key
+from inference_store.inference.events import (
+    StorageKey,
+    parse_stored,
+    received_at_of,
+    uid_floor,
+)
+from inference_store.inference.layout import edited_key, member_of
 from inference_store.query.deadline import range_of_time
 
 # Without those of metadata, whose rows are counted by key.
@@ -175,14 +180,16 @@ async def delete_part(
 async def reserve_keys(
     connection: AsyncConnection, page: Sequence[PendingDeletion], bucket: str
 ) -> Moves:
-    """Point each mark to a new metadata blob if others point to its own one. Call it in the
-    fence."""
+    """Point each mark to a new metadata blob if others point to its own one, or if it lies in a
+    segment. Call it in the fence."""
     own = {
         mark.metadata: mark
         for mark in page
         if mark.scope == "input" and mark.metadata is not None and mark.owns(mark.metadata)
     }
     shared = await find_referenced(connection, own) if own else set()
+    # a member of a segment keeps its length, so that it cannot be written again without the request
+    shared |= {key for key in own if member_of(parse_stored(key).key) is not None}
     current: set[tuple[int, str | None]] = set()
     for model, uids in by_model((own[key].model, own[key].uid) for key in shared):
         query = select(inference.c.metadata_storage_key).where(among(inference, model, uids))

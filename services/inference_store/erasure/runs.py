@@ -158,6 +158,8 @@ FAILURES: Final[dict[str, str]] = {
     "access_denied": "The object store denies the services a right.",
     "bucket_not_allowed": "An object lies in a bucket that is not allowed.",
     "still_there": "An object was deleted without an error but is still listed.",
+    "segment_changed": "A segment is not what was written: it cannot be overwritten in part.",
+    "segment_leased": "Another retention service is at work on a segment.",
     "not_rewritten": "A metadata blob or sidecar with the request could not be written again.",
     "other": "Another error of the object store; `GET /v1/erasures` says which.",
 }
@@ -166,6 +168,9 @@ _CODES: Final = {
     "BucketNotAllowed": "bucket_not_allowed",
     "StillThere": "still_there",
     "NotRewritten": "not_rewritten",
+    "SegmentChanged": "segment_changed",
+    "SegmentHidden": "segment_changed",
+    "SegmentLeased": "segment_leased",
     "ObjectLocked": "object_locked",
 }
 # The messages of object stores if a lock refuses: MinIO, then AWS.

@@ -27,12 +27,13 @@ from inference_store.index.tables import (
     model_key,
     model_label,
     registration,
+    segment,
     tombstone,
 )
 
 Place = Literal["distributed", "reference"]
 # Any other table stays on the coordinator: it is never joined with distributed ones.
-DISTRIBUTED = (*PARTITIONED, erasing, erasure_held, tombstone, blob_reference)
+DISTRIBUTED = (*PARTITIONED, erasing, erasure_held, tombstone, blob_reference, segment)
 REFERENCE = (registration, metadata_key, label, model_key, model_label)
 # A distributed table has no triggers, so nothing is counted ahead of its queries.
 _UNCOUNTED = (

@@ -1,7 +1,7 @@
 """The object keys of our own producers, and of the store itself.
 
 Packed: `<prefix>/<model>/<yyyy>/<mm>/<dd>/<hh>/<segment id>.tar#<offset>+<length>`, a range of
-bytes of a segment (objects/segments.py). The ids of its captures repeat bits of the segment's id,
+bytes of a segment (inference/tar.py). The ids of its captures repeat bits of the segment's id,
 so that such a key names one inference's segment. Loose:
 `<prefix>/<model>/<yyyy>/<mm>/<dd>/<hh>/<capture_id>/{data,metadata,response}`: the capture id
 is new for every capture, so such a key belongs to one inference only. A client's ids are

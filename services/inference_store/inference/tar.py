@@ -7,7 +7,7 @@ erasure overwrites the bytes with zeros, and renames the entry to `erased`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 BLOCK: Final = 512
 """Bytes of a tar's header; data fill a multiple of it."""
@@ -18,6 +18,7 @@ ERASED: Final = "erased"
 SUFFIXES: Final = {"data": ".data", "response": ".response", "metadata": ".metadata.json"}
 """What an entry's name has behind its capture's id, by the kind of the blob."""
 CONTENT_TYPE: Final = "application/x-tar"
+_PIECE: Final = 1024 * 1024
 # Where the checksum lies in a header, and what stands there while it is computed.
 _SUM, _BLANK = slice(148, 156), b" " * 8
 _OWNER: Final = b"0000644\x000000000\x000000000\x00"
@@ -65,3 +66,26 @@ def iterate_entries(tar: bytes | memoryview) -> Iterator[Entry]:
         yield entry
         at = entry.offset + entry.size + len(pad(entry.size))
     raise ValueError("the tar has no end")
+
+
+class Readable(Protocol):
+    """What is read from its beginning to its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes; none at the end."""
+
+
+def read_entries(file: Readable) -> Iterator[Entry]:
+    """Yield the entries of a segment that is read as a stream; where it is no tar of ours, it
+    ends."""
+    at = 0
+    while any(block := file.read(BLOCK)):
+        try:
+            entry = read_header(block, at + BLOCK)
+        except ValueError:
+            return
+        yield entry
+        at = entry.offset + entry.size + len(pad(entry.size))
+        left = at - entry.offset
+        while left and (piece := file.read(min(left, _PIECE))):
+            left -= len(piece)

@@ -334,7 +334,9 @@ def _of_capture(
     at = parse_instant(str(event.get("request_received_at")))
     lowest = None if at is None else uid_floor(at)
     erased = REQUEST not in document or bool(event.get("data_storage_key") and "data" not in blobs)
-    keys = {kind: _place(source, blobs[kind][0]) if kind in blobs else None for kind in _KINDS}
+    keys: dict[str, Any] = {
+        kind: _place(source, blobs[kind][0]) if kind in blobs else None for kind in _KINDS
+    }
     metadata = _alone(blob)
     return Carried(
         _place(source, entry),

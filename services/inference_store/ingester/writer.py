@@ -18,11 +18,11 @@ stored.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from asyncpg.exceptions import PostgresError
 from sqlalchemy import select
@@ -31,7 +31,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import pending_deletions
 from inference_store.erasure.pending_deletions import enqueue_arrivals
-from inference_store.index import accounting, partitions, registrations, sidecars, unsettled
+from inference_store.index import (
+    accounting,
+    partitions,
+    registrations,
+    segments,
+    sidecars,
+    unsettled,
+)
 from inference_store.index import writing as indexing
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.database import cause_of, is_partition_missing, is_rows_fault
@@ -198,6 +205,7 @@ class Writer:
             self._spans = partitions.TimePartitions()
         with stage(STAGE_SECONDS, "insert"):
             stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
+            await segments.record(connection, _list_kept([*stored, *arrivals.settled]))
         return arrivals, stored
 
     async def _insert(
@@ -340,6 +348,18 @@ async def erase_parts_again(
     ]
     if again:
         await enqueue_arrivals(connection, again, cause="erased_again")
+
+
+_KEPT: Final = (Outcome.STORED, Outcome.EXPIRED, Outcome.ERASED_AGAIN)
+
+
+def _list_kept(settled: Settled) -> Iterator[tuple[Indexable, bool]]:
+    """Yield what is stored now (True), and what is queued for erasure: an eraser needs their
+    segments."""
+    for read, outcome in settled:
+        item = read.result.item if isinstance(read.result, MissingBlob) else read.result
+        if outcome in _KEPT and isinstance(item, Indexable):
+            yield item, outcome is Outcome.STORED
 
 
 def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) -> bool:

@@ -9,6 +9,9 @@ from .deletion import Listed as Listed
 from .links import EXPIRES as EXPIRES
 from .links import SIGNATURE as SIGNATURE
 from .listing import Found as Found
+from .rewriting import READ_AGAIN as READ_AGAIN
+from .rewriting import Overwritten as Overwritten
+from .rewriting import Rewrite as Rewrite
 from .segments import Contents as Contents
 from .transfers import OVER_BUDGET as OVER_BUDGET
 from .transfers import BlobStream as BlobStream

@@ -30,15 +30,17 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.events import Buckets, StorageKey
 from inference_store.inference.layout import CLOSED, member_of
+from inference_store.inference.tar import Entry
+from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import BlobSettings
 
 from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
 from .links import RouteLinks
 from .listing import Found, is_addressable, is_plain, page, survivors
+from .rewriting import Overwritten, Rewrite, finish_segment, put_segment, read_segment
 from .segments import (
     Contents,
-    Entry,
     MemberKey,
     check_there,
     get_member,
@@ -314,6 +316,32 @@ class Blobs:
         """Call `Deletion.delete_hidden`."""
         self._refuse_unallowed(key.bucket)
         return self._deletion.delete_hidden(key)
+
+    def read_segments(self, rewrites: Sequence[Rewrite]) -> list[Overwritten]:
+        """Read segments, and overwrite in memory what is to be erased of them, in threads."""
+
+        def read(rewrite: Rewrite) -> Overwritten:
+            if (place := rewrite.place).bucket not in self.buckets.allowed:
+                fault = DeleteFault(place, "BucketNotAllowed", NOT_ALLOWED)
+                return Overwritten(rewrite, fault=fault)
+            return read_segment(self._store(place.bucket), rewrite, self._deletion)
+
+        return stride(self._executor, read, rewrites, threads=self._threads)
+
+    def write_segments(self, segments: Sequence[Overwritten]) -> None:
+        """Write these segments in place, in threads, and verify that; what fails is their fault."""
+
+        def put(segment: Overwritten) -> None:
+            put_segment(self._store(segment.rewrite.place.bucket), segment)
+
+        def finish(segment: Overwritten) -> None:
+            finish_segment(self._store(segment.rewrite.place.bucket), segment, self._deletion)
+
+        stride(self._executor, put, segments, threads=self._threads)
+        failpoint("retention.rewrite.put")
+        self._deletion.ask_again()
+        written = [segment for segment in segments if segment.fault is None]
+        stride(self._executor, finish, written, threads=self._threads)
 
     def presign(self, key: StorageKey, seconds: int, *, at: datetime | None = None) -> str:
         """Return a link by which clients can read the object for `seconds`, from now or `at` on.

@@ -102,6 +102,10 @@ class Deletion:
             ]
         return remaining
 
+    def ask_again(self) -> None:
+        """Ask anew whether buckets keep versions."""
+        self._versioned.clear()
+
     def delete_older(self, key: StorageKey) -> list[DeleteFault]:
         """Delete all versions but the latest, and verify that they are gone."""
         if not self._keeps_versions(key.bucket):

@@ -18,6 +18,8 @@ from minio.datatypes import Object
 from minio.error import MinioException, S3Error
 
 from inference_store.inference.events import StorageKey
+from inference_store.inference.layout import Member, segment_of_key
+from inference_store.inference.tar import ERASED, read_entries
 from inference_store.platform.settings import BlobSettings
 
 from .clients import knows_no_versions, minio_client, translate_errors
@@ -222,7 +224,8 @@ class Held(NamedTuple):
 
 
 def inventory(settings: BlobSettings) -> Iterator[Held]:
-    """Yield every object of every allowed bucket, each version once, without delete markers.
+    """Yield every object of every allowed bucket, each version once, without delete markers; and
+    what a segment holds that is not erased.
 
     Blocks; raises ObjectStoreUnavailable. Without the right to list versions: current ones only.
     """
@@ -232,6 +235,21 @@ def inventory(settings: BlobSettings) -> Iterator[Held]:
             for entry in _list_entries(client, bucket):
                 if entry.object_name is not None and not entry.is_delete_marker:
                     yield Held(StorageKey(bucket, entry.object_name), entry.last_modified)
+                    if segment_of_key(entry.object_name) is not None:
+                        yield from _iterate_members(client, bucket, entry)
+
+
+def _iterate_members(client: Minio, bucket: str, entry: Object) -> Iterator[Held]:
+    name = str(entry.object_name)
+    answer = client.get_object(bucket, name, version_id=entry.version_id)
+    try:
+        for found in read_entries(answer):
+            if found.name != ERASED:
+                member = Member(name, found.offset, found.size)
+                yield Held(StorageKey(bucket, str(member)), entry.last_modified)
+    finally:
+        answer.close()
+        answer.release_conn()
 
 
 def _list_entries(client: Minio, bucket: str) -> Iterator[Object]:

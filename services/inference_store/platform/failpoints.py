@@ -42,6 +42,7 @@ _PLACES: Final = {
     "retention.mark": ("before", "after"),
     "retention.claim": ("before", "after"),
     "retention.object_delete": ("before", "after"),
+    "retention.rewrite": ("noted", "put", "older", "after"),
     "retention.verify": ("before", "after"),
     "retention.row_delete": ("before", "after"),
     "retention.note": ("before", "after"),

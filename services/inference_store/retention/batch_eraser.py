@@ -1,29 +1,39 @@
 """Erases one claimed batch: deletes its objects, verifies that, and deletes its rows."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from inference_store.erasure import rows
+from inference_store.erasure import rows, segment_claims
 from inference_store.erasure.erased_lists import record_erased
 from inference_store.erasure.pending_deletions import PendingDeletion, Position
 from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
 from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
+from inference_store.erasure.segment_claims import (
+    LEASE_SECONDS,
+    LEASED,
+    SegmentClaim,
+    list_places,
+)
 from inference_store.export.erased import record_batch
 from inference_store.index import key_registry, sidecars
 from inference_store.index.sidecars import CONTENT_TYPE, Identity, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.inference.events import FIELDS, StorageKey, parse_stored
+from inference_store.inference.layout import member_of
 from inference_store.objects import NOT_ALLOWED, Blobs, Deleted, DeleteFault, Listed
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.traces import stage
 
 from .leader import Leader
+from .segment_eraser import ErasedSegments, rewrite_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,9 @@ class Batch:
     has_spared: bool = False
     # metadata blobs that are written to a new key, because other inferences use the old one
     moves: Moves = field(default_factory=dict)
+    # what the marks have in segments, and faults for those that another eraser has
+    segments: Sequence[SegmentClaim] = ()
+    busy: Sequence[DeleteFault] = ()
 
     @property
     def identities(self) -> set[Identity]:
@@ -56,8 +69,20 @@ async def erase_batch(
     """Delete a batch, verify that it is gone, and forget it; return the failures as a text."""
     if not batch.page:
         return None
+    try:
+        return await _erase_batch(leader, erasure, batch, whole_span=whole_span)
+    finally:
+        leased = leader.end_lease(batch.segments)
+        if leased and sys.exception() is None:
+            async with leader.engine.begin() as connection:
+                await segment_claims.release(connection, leased, eraser=leader.id)
+
+
+async def _erase_batch(
+    leader: Leader, erasure: Erasure, batch: Batch, *, whole_span: bool
+) -> str | None:
     async with _list_objects(leader, batch) as listed:
-        deleted, faults = await erase_objects(leader, erasure, batch, listed)
+        deleted, faults, segments = await erase_objects(leader, erasure, batch, listed)
     remaining = {fault.key for fault in faults}
     done: list[PendingDeletion] = []
     stay: list[PendingDeletion] = []
@@ -70,8 +95,12 @@ async def erase_batch(
             await failpoint_of_task("retention.row_delete.before")
             if done:
                 # the deleted objects of inferences that stay are counted when those are erased
-                objects = len(batch.doomed - {key for mark in stay for key in mark.doomed})
-                await _forget(leader, erasure, batch, done, deleted, objects, whole_span)
+                erased = {key for key in batch.doomed if segments.has_erased(key)}
+                objects = len(erased - {key for mark in stay for key in mark.doomed})
+                claims = [c for c in batch.segments if c.rewrite.place not in remaining]
+                batch = replace(batch, doomed=frozenset(erased), segments=claims)
+                about = (batch, done, deleted, segments, objects)
+                await _forget(leader, erasure, *about, whole_span)
             else:
                 # the inferences wait for their other objects; the deleted ones are counted
                 async with leader.engine.begin() as connection:
@@ -105,6 +134,7 @@ async def _forget(  # noqa: PLR0917
     batch: Batch,
     done: Sequence[PendingDeletion],
     deleted: Deleted,
+    segments: ErasedSegments,
     objects: int,
     whole_span: bool,
 ) -> None:
@@ -121,6 +151,7 @@ async def _forget(  # noqa: PLR0917
             whole_span=whole_span,
         )
         await rows.repoint_rows(connection, done, batch.moves)
+        await segment_claims.forget(connection, batch.segments, segments.rewritten)
         if leader.certifier is not None:
             key, doomed = leader.certifier.key, batch.doomed
             await record_erased(connection, key, erasure, done, doomed, whole_span=whole_span)
@@ -134,16 +165,21 @@ async def _forget(  # noqa: PLR0917
 
 async def erase_objects(
     leader: Leader, erasure: Erasure, batch: Batch, listed: Listed | None
-) -> tuple[Deleted, list[DeleteFault]]:
-    """Delete the objects and verify it; return the deleted ones, and faults for the others."""
+) -> tuple[Deleted, list[DeleteFault], ErasedSegments]:
+    """Delete the objects and verify it; return the deleted ones, faults for the others, and what
+    became of segments that stay."""
     keys, blobs = _list_keys(batch), leader.blobs
-    if not keys and erasure.scope != "input":
-        return Deleted(), []
+    if not keys and not batch.segments and erasure.scope != "input":
+        return Deleted(), [*batch.busy], ErasedSegments()
     failpoint("retention.object_delete.before")
     with stage(STEP_SECONDS, "delete"):
         deleted = await asyncio.to_thread(blobs.delete_objects, keys, listed)
         if erasure.scope == "input":
             deleted += await asyncio.to_thread(remove_requests, blobs, batch.page, batch.moves)
+        kept = {fault.key for fault in deleted}
+        claims = [claim.without(kept) for claim in batch.segments if not claim.whole]
+        segments = await rewrite_segments(leader, claims)
+        deleted.bytes += segments.bytes
     failpoint("retention.object_delete.after")
     async with leader.engine.begin() as connection:
         await advance_erasure(connection, erasure.id, "verifying")
@@ -151,11 +187,15 @@ async def erase_objects(
     with stage(STEP_SECONDS, "verify"):
         remaining = await asyncio.to_thread(blobs.still_there, keys)
     failpoint("retention.verify.after")
-    return deleted, merge_faults(deleted, keys, remaining)
+    faults = merge_faults(deleted, keys, remaining)
+    return deleted, [*batch.busy, *faults, *segments.faults], segments
 
 
 def _list_keys(batch: Batch) -> list[StorageKey]:
-    return [parse_stored(key) for key in sorted(batch.doomed)]
+    """List the objects to delete: of segments those that go whole."""
+    keys = [parse_stored(key) for key in sorted(batch.doomed)]
+    whole = [claim.rewrite.place for claim in batch.segments if claim.whole]
+    return [*(key for key in keys if member_of(key.key) is None), *whole]
 
 
 # Locks are looked up for at most this many objects of a batch.
@@ -168,7 +208,7 @@ def list_objects_of(mark: PendingDeletion) -> list[StorageKey]:
     keys: set[str | None] = set(mark.doomed)
     if mark.scope == "input":
         keys |= {mark.metadata, mark.sidecar}
-    return [parse_stored(key) for key in keys if key is not None]
+    return [*(parse_stored(key) for key in keys if key is not None), *list_places(mark)]
 
 
 def merge_faults(
@@ -203,6 +243,8 @@ async def record_failures(
         return
     locked = [fault.key for fault in faults[:_ASKED] if fault.held]
     ends = await asyncio.to_thread(lambda: {k: leader.blobs.locked_until(k) for k in locked})
+    lapse = datetime.now(UTC) + timedelta(seconds=LEASE_SECONDS)
+    ends |= {fault.key: lapse for fault in faults if fault.code == LEASED}
     blocked = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
     failpoint("retention.note.before")
     async with leader.engine.begin() as connection:
@@ -242,7 +284,7 @@ def _list_rewrites(
     mark: PendingDeletion, moves: Moves
 ) -> list[tuple[StorageKey, StorageKey, _Strip]]:
     rewrites: list[tuple[StorageKey, StorageKey, _Strip]] = []
-    if mark.metadata is not None and mark.owns(mark.metadata):
+    if mark.metadata is not None and (mark.owns(mark.metadata) or mark.has_edited(mark.metadata)):
         to = moves.get(mark.metadata, mark.metadata)
         if to is not None:
             rewrites.append((parse_stored(mark.metadata), parse_stored(to), _strip_metadata))

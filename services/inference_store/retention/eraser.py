@@ -24,7 +24,8 @@ before it are deleted, and the batch after it is claimed and its versions are li
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -32,11 +33,11 @@ from uuid import UUID
 
 import structlog
 
-from inference_store.erasure import held_deletions, progress, requests, rows
+from inference_store.erasure import object_claims, progress, requests, rows, segment_claims
 from inference_store.erasure.batches import describe_batch
 from inference_store.erasure.held_deletions import IN_LEDGER, describe_ended, find_spared, has_marks
 from inference_store.erasure.locks import fence_exclusive
-from inference_store.erasure.pending_deletions import Position, list_pending
+from inference_store.erasure.pending_deletions import PendingDeletion, Position, list_pending
 from inference_store.erasure.progress import STOPPED, Erasure, State
 from inference_store.erasure.runs import count_failure
 from inference_store.erasure.selection import find_requested, find_unmarked
@@ -61,6 +62,7 @@ _UNDER_WAY = 2
 _START: Position = (0, "", UUID(int=0))
 MarkResult: TypeAlias = Literal["all", "not_yet", "over"]
 _MARKED = 5_000
+_LOOK_SECONDS = 1.0
 
 
 async def mark(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> MarkResult:
@@ -228,14 +230,20 @@ async def _erase_all(
 
 
 async def step(
-    leader: Leader, erasure: Erasure, after: Position | None, *, whole_span: bool = False
+    leader: Leader,
+    erasure: Erasure,
+    after: Position | None,
+    *,
+    whole_span: bool = False,
+    patient: bool = False,
 ) -> tuple[Position | None, str | None, bool]:
     """Erase at most one batch of marks after `after`; return the last one, the error, and whether
     something was left because of a hold.
 
     No last one: there are none, or it was cancelled, or, with an error, nothing may be erased.
+    `patient`: more is being marked, so that segments wait until all of each is.
     """
-    batch, fault = await _claim_next(leader, erasure, after)
+    batch, fault = await _claim_next(leader, erasure, after, patient=patient)
     if fault is None:
         fault = await erase_batch(leader, erasure, batch, whole_span=whole_span)
     return batch.last, fault, batch.has_spared
@@ -246,6 +254,8 @@ async def _claim_next(
     erasure: Erasure,
     after: Position | None,
     list_in_progress: Callable[[], Set[Identity]] = frozenset,
+    *,
+    patient: bool = False,
 ) -> tuple[Batch, str | None]:
     """Claim the next marks, and those of their objects that may be deleted; return also why nothing
     may be.
@@ -259,10 +269,13 @@ async def _claim_next(
     try:
         failpoint("retention.claim.before")
         with stage(STEP_SECONDS, "claim"):
-            batch, spared = await _claim(leader, erasure, after, list_in_progress)
+            page, last = await _list_next(leader, erasure, after, patient=patient)
+            if not page:
+                return replace(NOTHING, last=last), None
+            batch, spared = await _claim(leader, erasure, page, list_in_progress)
             if spared is not None:
                 await leader.ledger.write("erasure_spared", spared, actor=ACTOR)
-                batch = Batch((), frozenset(), after or _START, has_spared=True)
+                batch = replace(NOTHING, last=after or _START, has_spared=True)
         failpoint("retention.claim.after")
         return batch, None
     except HoldUnreadable as error:
@@ -270,19 +283,40 @@ async def _claim_next(
         return NOTHING, error.detail
 
 
+async def _list_next(
+    leader: Leader, erasure: Erasure, after: Position | None, *, patient: bool
+) -> tuple[list[PendingDeletion], Position | None]:
+    """Return the next marks, and the last position that was read; wait for segments that an eraser
+    before this one has left leased."""
+    limit, defer = leader.settings.retention_batch_inferences, segment_claims.defer
+    until = time.monotonic() + segment_claims.LEASE_SECONDS
+    while True:
+        async with leader.engine.connect() as connection:
+            most = 2 * limit if patient else limit
+            page = await list_pending(connection, erasure.id, after=after, limit=most)
+            if not page:
+                return [], None
+            rest = page
+            if patient:
+                rest = await defer(connection, rest, patient=True)
+            if len(rest) >= limit:
+                rest = await defer(connection, rest[:limit], patient=False)
+            left = await segment_claims.find_lease_end(connection, rest, eraser=leader.id)
+        if left <= 0 or time.monotonic() > until:
+            return rest, rest[-1].position if rest else after or _START
+        await leader.check.confirm_step()
+        await asyncio.sleep(min(left, _LOOK_SECONDS))
+
+
 async def _claim(
     leader: Leader,
     erasure: Erasure,
-    after: Position | None,
+    page: Sequence[PendingDeletion],
     list_in_progress: Callable[[], Set[Identity]],
 ) -> tuple[Batch, dict[str, Any] | None]:
-    limit = leader.settings.retention_batch_inferences
     async with leader.engine.begin() as connection:
-        page = await list_pending(connection, erasure.id, after=after, limit=limit)
-        if not page:
-            return NOTHING, None
         if erasure.cause == "erased_again":
-            await held_deletions.wait_for_edits(connection, page)
+            await object_claims.wait_for_edits(connection, page)
         # before the erasure's row is locked, for which the rows of the batch before wait
         await fence_exclusive(connection)
         if not await progress.advance_erasure(connection, erasure.id, "marking"):
@@ -297,7 +331,11 @@ async def _claim(
         if spared is not None:
             return NOTHING, spared
         await progress.begin_deleting(connection, erasure.id)
-        await held_deletions.record_claims(connection, erasure.id, page)
-        doomed = await held_deletions.claim_objects(connection, page)
+        await object_claims.record_claims(connection, erasure.id, page)
+        doomed = await object_claims.claim_objects(connection, page)
         moves = await rows.reserve_keys(connection, page, leader.blobs.buckets.default)
-        return Batch(page, doomed, page[-1].position, moves=moves), None
+        segments, busy = await segment_claims.claim_segments(
+            connection, page, doomed, eraser=leader.id
+        )
+    leader.lease(segments)
+    return Batch(page, doomed, page[-1].position, moves=moves, segments=segments, busy=busy), None

@@ -1,11 +1,12 @@
 """The service that leads: what its jobs share, and whether it may go on between two steps."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -13,6 +14,7 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import LeaderElection
 from inference_store.erasure.log import ChainHead, signing_keys
 from inference_store.erasure.pending_deletions import Position
+from inference_store.erasure.segment_claims import SegmentClaim
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.platform.backoff import Stopped
@@ -109,6 +111,20 @@ class Leader:
         self.orphans: dict[UUID, OrphanProgress] = {}
         # batches overlap, in the order in which they begin: one at a time is in each of these steps
         self.listing, self.deleting, self.forgetting = (asyncio.Lock() for _ in range(3))
+        # by what it leases segments, and how many batches under way have each
+        self.id = uuid4()
+        self._leased: Counter[tuple[int, str]] = Counter()
+
+    def lease(self, claims: Iterable[SegmentClaim]) -> None:
+        """Note that a batch that is under way has leased segments."""
+        self._leased.update(claim.key for claim in claims)
+
+    def end_lease(self, claims: Iterable[SegmentClaim]) -> list[tuple[int, str]]:
+        """Note that a batch has ended; return the segments that no other batch has leased."""
+        keys = {claim.key for claim in claims}
+        self._leased.subtract(keys)
+        self._leased = +self._leased
+        return [key for key in keys if not self._leased[key]]
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:

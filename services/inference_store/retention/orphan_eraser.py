@@ -176,7 +176,7 @@ async def _erase(
     leader: Leader, erasure: Erasure, progress: OrphanProgress, sizes: Mapping[str, int]
 ) -> None:
     batch = Batch((), frozenset(sizes), None)
-    deleted, faults = await erase_objects(leader, erasure, batch, None)
+    deleted, faults, _ = await erase_objects(leader, erasure, batch, None)
     progress.error = progress.error or format_failures(faults)
     blocked = {fault.key for fault in faults}
     gone = [key for key in sorted(sizes) if parse_stored(key) not in blocked]

@@ -69,6 +69,8 @@ class RunExecutor:
         self._after: dict[tuple[int, ErasureScope], Position | None] = {}
         # whether a hold protects something in the span that is being emptied
         self._spared = False
+        # whether the last step found any marks
+        self._has_more = False
         # whether the search for inferences beyond a limit ran out of time
         self._out_of_time = False
 
@@ -246,14 +248,17 @@ class RunExecutor:
             if step:
                 await asyncio.gather(step, return_exceptions=True)
         if step:
-            await step
+            whole_span = await step
+            while whole_span and self._has_more:
+                whole_span = await self._step(work, whole_span=whole_span, patient=False)
 
-    async def _step(self, work: Work, *, whole_span: bool) -> bool:
+    async def _step(self, work: Work, *, whole_span: bool, patient: bool = True) -> bool:
         erasure = self._erasures[work.model, work.scope]
         after = self._after.get((work.model, work.scope))
         reached, fault, has_spared = await eraser.step(
-            self._leader, erasure, after, whole_span=whole_span
+            self._leader, erasure, after, whole_span=whole_span, patient=patient
         )
+        self._has_more = reached is not None
         if fault is not None or after is not None:
             # Marks are not ordered by time: marks before a position at which something is left wait
             # for the end of the run, which checks all of them again.

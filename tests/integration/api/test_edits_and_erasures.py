@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -29,6 +29,7 @@ from tests.integration.retention.stored import Archived, Eraser, make_leader
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
+from tests.producer import capture, pack
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
@@ -305,3 +306,37 @@ async def test_does_not_overwrite_an_archived_blob(
             refused = await edit(client, alone)
     assert (refused.status_code, "InvalidObjectState" in refused.text) == (409, True)
     assert api.blobs.get(StorageKey(api.bucket, "archived"), limit=1000) == _BLOB
+
+
+async def test_an_edit_of_a_member_is_written_beside_the_segment(trial: Trial) -> None:
+    """What the input's erasure leaves of both has no request, and no value from before the edit."""
+    first, second = [capture(n, model_id="model", received_at=at(n)) for n in range(2)]
+    packed = pack(first, second)
+    place = trial.api.put_blob(packed.key, packed.tar, "application/x-tar")
+    targets = []
+    for item, event, members in zip((first, second), packed.events, packed.members, strict=True):
+        extras = Extras(capture_id=UUID(json.loads(event)["capture_id"]))
+        data, response, metadata = (
+            f"{trial.api.bucket}/{members[kind]}" for kind in ("data", "response", "metadata")
+        )
+        received_at, keys = item.received_at or at(0), (data, response, metadata)
+        name = f"inference-{item.number}"
+        targets.append(NewInference(name, received_at, _ITEMS, keys=keys, extras=extras))
+    await trial.begin(*targets)
+    edited, other = targets
+    assert (await edit(trial.api, edited)).status_code == 200
+    assert await trial.read_metadata_key(edited) == own_key(edited)
+    assert trial.object_names == [packed.key, own_key(edited), "shared"]
+    await trial.finish_erasure(await trial.request_erasure(edited, "input"))
+    tar = trial.api.blobs.get(StorageKey(*place.split("/", 1)), limit=10**6)
+    assert [tar.count(value) for value in (b"datum 0", b"camera-0", b"datum 1", b"camera-1")] == [
+        *(0, 0, 1, 1)
+    ]
+    blob = json.loads(
+        trial.api.blobs.get(StorageKey(trial.api.bucket, own_key(edited)), limit=9999)
+    )
+    assert "request" not in blob
+    assert {"key": "k", "type": "int", "value": "6"} in blob["metadata"]
+    await trial.erase(edited)
+    await trial.erase(other)
+    assert (trial.object_names, await trial.list_references()) == (["shared"], set())

@@ -1,10 +1,12 @@
 """Inferences that lie in Postgres and in the object store, as an ingester would have left them."""
 
 import asyncio
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -31,6 +33,7 @@ from inference_store.index.tables import (
     metadata_string,
     prediction,
     registration,
+    segment,
 )
 from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
@@ -46,6 +49,7 @@ from inference_store.retention.leader import Leader, LeadershipCheck
 from inference_store.retention.run import begin, run_turn
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
+from tests.producer import capture, pack
 from tests.transactions import Database
 
 PREFIX = "INFERENCE_STORE_"
@@ -281,6 +285,42 @@ class Storing(Database):
         await self._write(arrivals, objects=objects)
         return [stored for _, _, stored in arrivals]
 
+    async def packed(
+        self,
+        model: int,
+        count: int,
+        at: datetime,
+        *,
+        step: float = 1.0,
+        known: bool = True,
+        name: str = "model",
+    ) -> list[Stored]:
+        """Store so many inferences of a model in one segment, `step` seconds apart.
+
+        `known`: as if an ingester had read the events. Their data are `datum 0` and so on.
+        """
+        received = [at + timedelta(seconds=step * number) for number in range(count)]
+        captures = [
+            capture(number, model_id=name, received_at=at) for number, at in enumerate(received)
+        ]
+        packed = pack(*captures, prefix="p")
+        place = StorageKey(self.bucket, packed.key)
+        self.blobs.put(place, packed.tar, content_type="application/x-tar")
+        arrivals: list[tuple[datetime, UUID | None, Stored]] = []
+        for when, event, members in zip(received, packed.events, packed.members, strict=True):
+            data, response, metadata = (
+                StorageKey(self.bucket, str(members[kind])) for kind in KINDS
+            )
+            stored = Stored(model, self.uid(when), (data, response, metadata))
+            arrivals.append((when, UUID(json.loads(event)["capture_id"]), stored))
+        await self._write(arrivals, objects=False)
+        if known:
+            hash = sha256(packed.tar).hexdigest()
+            values = {"model": model, "storage_key": str(place), "members": count}
+            values |= {"bytes": len(packed.tar), "hash": hash}
+            await self.execute(insert(segment).values(values))
+        return [stored for _, _, stored in arrivals]
+
     async def begin(
         self, count: int, at: datetime, *, name: str = "model", **more: Any
     ) -> tuple[int, list[Stored]]:
@@ -299,14 +339,20 @@ class Storing(Database):
         return key
 
     async def foreign(
-        self, model: int, at: datetime, *names: str | None, capture: UUID | None = None
+        self,
+        model: int,
+        at: datetime,
+        *names: str | None,
+        capture: UUID | None = None,
+        put: bool = True,
     ) -> Stored:
-        """Store an inference whose objects have keys of the producer's own choice."""
+        """Store an inference whose objects have keys of the producer's own choice; `put`: write
+        them too."""
         data, response, metadata = (
             None if name is None else StorageKey(self.bucket, name) for name in names
         )
         stored = Stored(model, self.uid(at), (data, response, metadata))
-        await self._write([(at, capture, stored)], objects=True)
+        await self._write([(at, capture, stored)], objects=put)
         rows = [
             {"storage_key": str(key), "model": model, "uid": stored.uid}
             for key in dict.fromkeys(stored.objects)

@@ -12,7 +12,7 @@ from minio.versioningconfig import VersioningConfig
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import held_deletions, pending_deletions, rows
+from inference_store.erasure import object_claims, pending_deletions, rows
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.holds import Placement
 from inference_store.erasure.pending_deletions import enqueue_arrivals, find_scopes, list_pending
@@ -208,7 +208,7 @@ async def leave_claims(engine: AsyncEngine, erasure: Erasure) -> None:
     """Leave the claims that a crash leaves while objects are being deleted."""
     async with engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
-        await held_deletions.record_claims(connection, erasure.id, page)
+        await object_claims.record_claims(connection, erasure.id, page)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -296,7 +296,7 @@ async def test_the_owner_gets_a_copy_and_the_others_keep_the_shared_one(storing:
     erasure = await storing.request(owner, scope="input")
     async with storing.engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
-        await held_deletions.claim_objects(connection, page)
+        await object_claims.claim_objects(connection, page)
         await rows.reserve_keys(connection, page, storing.bucket)
     assert await storing.eraser.finish(erasure) == "deleted"
     own = await find_metadata_key(storing.engine, owner)

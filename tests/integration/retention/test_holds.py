@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import held_deletions, pending_deletions, progress
+from inference_store.erasure import object_claims, pending_deletions, progress
 from inference_store.erasure.batches import describe_entry, mark_batch
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.holds import Placement
@@ -175,7 +175,7 @@ async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
     erasure = await storing.request(*doomed)
     async with storing.engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
-        await held_deletions.record_claims(connection, erasure.id, page)
+        await object_claims.record_claims(connection, erasure.id, page)
     placed = await storing.hold(model, None, *(inference.uid for inference in doomed))
     assert (len(placed.claimed), placed.has_more) == (3, False)
     some, more = await storing.transact(claimed_before, placed.hold, limit=2)

@@ -105,6 +105,27 @@ async def test_a_legal_hold_of_s3_has_no_known_end(storing: Storing, minio_serve
     assert (ended.inferences, ended.objects, ended.versions) == (2, 6, 6)
 
 
+async def test_a_locked_segment_is_named_and_its_member_goes_when_it_may(
+    storing: Storing, minio_server: S3
+) -> None:
+    model = await storing.model()
+    first, second = await storing.packed(model, 2, ago(days=1))
+    place = StorageKey(storing.bucket, first.objects[0].key.partition("#")[0])
+    client = minio_server.client()
+    version = client.stat_object(place.bucket, place.key).version_id
+    client.enable_object_legal_hold(place.bucket, place.key)
+    erasure = await storing.request(first)
+    assert await storing.eraser.finish(erasure) == "failed"
+    [obstacle] = await storing.transact(list_blocked, erasure.id)
+    assert obstacle.storage_key == str(place)
+    assert "WORM" in obstacle.message
+    assert await storing.stored() == {first.uid, second.uid}
+    client.disable_object_legal_hold(place.bucket, place.key, version_id=version)
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
+    assert list_versions(minio_server, place.bucket) == [(place.key, False)]
+    assert storing.blobs.get(second.objects[0], limit=100) == b"datum 1"
+
+
 async def test_deletes_and_counts_every_version(storing: Storing, minio_server: S3) -> None:
     _, [inference] = await storing.begin(1, ago(days=1))
     first, *_ = inference.objects

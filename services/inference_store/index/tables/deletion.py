@@ -13,7 +13,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.dialects.postgresql import INT4MULTIRANGE, INT8MULTIRANGE, JSONB, UUID
 
 from inference_store.index.tables.inferences import CODE_POINTS, METADATA, count, now
 
@@ -239,6 +239,37 @@ blob_reference = Table(
     Column("model", Integer, primary_key=True, autoincrement=False),
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Index("blob_reference_model_uid_idx", "model", "uid"),
+    # the references to members of a segment: few, because owners have none
+    Index(
+        "blob_reference_segment_idx",
+        text("split_part(storage_key, '#', 1)"),
+        postgresql_where=text("storage_key LIKE '%#%'"),
+    ),
+)
+
+# Objects that hold many captures of one model (inference/tar.py), and what erasures have done
+# to each; see erasure/segment_claims.py.
+segment = Table(
+    "segment",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    # s3://bucket/key
+    Column("storage_key", CODE_POINTS, primary_key=True),
+    # captures, bytes and SHA-256 as it was first written, say its events; NULL: they did not
+    Column("members", Integer),
+    Column("bytes", BigInteger),
+    Column("hash", CODE_POINTS),
+    # before and after the newest rewrite, which may not have ended
+    Column("last_hash", CODE_POINTS),
+    Column("next_hash", CODE_POINTS),
+    now("created_at"),
+    # ordinals of captures whose inferences are erased
+    Column("erased", INT4MULTIRANGE, nullable=False, server_default=text("'{}'")),
+    # bytes that their owners have lost, and that other inferences still pointed to
+    Column("left_over", INT8MULTIRANGE, nullable=False, server_default=text("'{}'")),
+    # the eraser that is at it, and how long no other may be
+    Column("leased_by", UUID(as_uuid=True)),
+    Column("leased_until", DateTime(timezone=True)),
 )
 
 

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.held_deletions import find_captured, read_owner
+from inference_store.erasure.object_claims import find_captured, read_owner
 from inference_store.erasure.pending_deletions import KEYS, find_claimed
 from inference_store.index.partitions import TimePartition, list_partitions
 from inference_store.index.sidecars import among, among_keys, by_model

@@ -66,6 +66,15 @@ class Obstacles:
         self.letters += 1
         await world.asking.erase("unheld", inference_ids=[id])
 
+    async def erase_a_member(self) -> None:
+        """Erase an inference that lies in a segment, and leave its neighbour."""
+        world, model = self.world, self.world.models["unheld"]
+        at = ago(days=11, hours=1 + len(world.untouched))
+        gone, stays = await world.storing.packed(model, 2, at, name="unheld")
+        world.requested.append(gone)
+        world.untouched.append(stays)
+        await world.asking.erase("unheld", inference_ids=[f"uid:{gone.uid}"])
+
     async def lock_an_object(self) -> None:
         """A legal hold of S3 is in the way."""
         key = self.world.requested[-2].objects[0]
@@ -113,6 +122,7 @@ OBSTACLES: dict[str, Callable[[Obstacles], Awaitable[None]]] = {
     "retention.aside.": Obstacles.erase_a_dead_letter,
     "retention.note.": Obstacles.lock_an_object,
     "retention.export_": Obstacles.export,
+    "retention.rewrite.": Obstacles.erase_a_member,
     "reconcile.": Obstacles.compare,
 }
 

@@ -330,8 +330,9 @@ async def check_deletions(
     gone = [inference.uid for inference in (*goes, *either) if inference.uid not in there]
     inputs = {removal.uid for removal in world.inputs} & there
     await check_rows(world.engine, there)
+    # of a segment that object
     expected_keys = {
-        key.key
+        key.key.partition("#")[0]
         for inference in remaining
         for number, key in enumerate(inference.objects)
         if number or inference.uid not in inputs

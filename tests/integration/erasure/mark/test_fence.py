@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import held_deletions, pending_deletions, rows
+from inference_store.erasure import object_claims, pending_deletions, rows
 from inference_store.erasure.locks import fence_shared, open_election
 from inference_store.erasure.pending_deletions import (
     PendingDeletion,
@@ -37,7 +37,7 @@ async def mark(engine: AsyncEngine) -> None:
 
 
 async def claim(engine: AsyncEngine) -> frozenset[str]:
-    return await transact(engine, held_deletions.claim_objects, [MARK])
+    return await transact(engine, object_claims.claim_objects, [MARK])
 
 
 async def refer(engine: AsyncEngine, uid: UUID, ready: asyncio.Event, go: asyncio.Event) -> bool:
@@ -86,9 +86,9 @@ async def test_takes_other_objects_of_an_inference(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         (erasure,) = await list_unfinished(connection, failed=False)
         (pending,) = await list_pending(connection, erasure.id, after=None, limit=10)
-        assert await held_deletions.claim_objects(connection, [pending]) == {KEY}
-        await held_deletions.record_claims(connection, erasure.id, [pending])
-        assert await held_deletions.claim_objects(connection, [pending]) == {KEY, other}
+        assert await object_claims.claim_objects(connection, [pending]) == {KEY}
+        await object_claims.record_claims(connection, erasure.id, [pending])
+        assert await object_claims.claim_objects(connection, [pending]) == {KEY, other}
         assert await find_claimed(connection, [other, "s3://bucket/strange"]) == {other}
 
 

@@ -298,7 +298,7 @@ class Silent:
     def __init__(self) -> None:
         self.was_asked = threading.Event()
 
-    async def publish(self, *_: object, **__: object) -> None:
+    async def publish(self, *_: object, **__: object) -> Any:
         self.was_asked.set()
         await asyncio.Event().wait()
 

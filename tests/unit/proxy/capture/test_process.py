@@ -78,7 +78,7 @@ class Trial:
 async def test_reports_a_failed_start_and_retries(at: str) -> None:
     trial = Trial(**{at: True})
     trial.process.begin()
-    trial.process.hand([b"one"], 3)
+    trial.process.hand(b"one", 3)
     why = await until(trial.why, bool)
     assert why == "the capture process cannot be started: ValueError: a defect"
     assert await until(trial.came, lambda came: b"one" in came) == b"hello 0 one"
