@@ -70,7 +70,7 @@ STEPPED = {
     "api": "access accounting answer app authentication conditions http inference_models "
     "metadata_changes metadata_edits queries routing streams thumbnails",
     "ingester": "arrivals batch kafka_consumer reports",
-    "objects": "links segments transfers",
+    "objects": "links transfers",
     "operations": "doctor.checks",
     "cli": "upkeep",
     "proxy": "capture capture.publisher capture.registrations capture.segments "
