@@ -1,41 +1,51 @@
-"""The request of a captured exchange, stored with the metadata: its structure without the data.
+"""The request of a captured exchange, stored with the metadata so that it can be sent again.
 
     {"method", "path", "query", "headers": [[name, value]…], "messages": [[part…]…]}
 
-A message is a REST body without its content coding, or one message of gRPC. A part is a text,
-`{"base64": "…"}`, or a reference to a data blob (request_pieces.py). Joined, the parts are a
-request that is equal as JSON (members in their order, numbers as they were spelled), or as a
-message of gRPC; not in its bytes. `messages` is null if the request was not kept, and `why` says
-so.
+A message is a REST body without its content coding, or one message of gRPC. Its parts are joined: a
+text, `{"base64": "…"}`, or a reference to a data blob, `{"data": <batch index>}`, with `from` and
+`to` if it is a slice of it, and with `as` if it is written in another form (`write`). `messages` is
+null if the request was not kept, and `why` says so.
 
 For a batch all of this is stored with the first inference, except what belongs to another one: its
 item, its tensor, or its row. That is in the `parts` of the other one's request, is erased with it,
 and `{"of": <batch index>, "part": <number>}` refers to it.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.inference import json_text
-from inference_store.inference.json_text import Span, UnreadableJson, read_json
-from inference_store.proxy.capture.redaction import remove_secrets, select_headers
+from inference_store.inference.json_text import Span
+from inference_store.proxy.capture.redaction import NEEDED, remove_parameters, select_headers
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
+from inference_store.proxy.protocols.tensor_datum import data_json
 from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
-from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part, utf8
+from inference_store.proxy.protocols.v2 import json_part
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
-
-from .request_pieces import Datum, Piece, store
 
 MOST_BYTES: Final = 256 * 1024
 """The most bytes of a request without its data: the metadata blob has to stay readable."""
 _REFERENCE: Final = 64
 """The approximate bytes of a reference in a metadata blob."""
-_LENGTH: Final = 4
-"""The bytes of the length before an element of BYTES."""
+_SHORTEST: Final = 16
+"""Shorter values stay where they are."""
+_MOST_VALUES: Final = 64
+"""The most values that are looked for in the datum of an inference."""
+
+Piece: TypeAlias = tuple[int, bytes]
+"""A piece of a message, and the batch index of the inference that it is stored and erased with."""
+Reference: TypeAlias = Mapping[str, Any]
 
 
 class _NotKept(ValueError):
@@ -52,46 +62,39 @@ def build_requests(
     request: dict[str, Any] = {
         "method": exchange.method,
         "path": exchange.path,
-        "query": remove_secrets(exchange.query),
-        "headers": select_headers(exchange.request_headers, allowed),
+        "query": remove_parameters(exchange.query),
+        "headers": select_headers(exchange.request_headers, {*allowed, *NEEDED}),
         "messages": None,
     }
     own: list[list[Any]] = [[] for _ in reading.inferences]
     try:
-        divided, json_length = _divide(exchange, reading, limit)
-        messages = [store(pieces, own) for pieces in divided]
+        messages = [_store(pieces, reading, own) for pieces in _divide(exchange, reading, limit)]
         if max(_size(part for parts in messages for part in parts), *map(_size, own)) > MOST_BYTES:
             raise _NotKept(f"the request without its data is over {MOST_BYTES} bytes")
     except _NotKept as exc:
         return [request | {"why": str(exc)}, *({} for _ in own[1:])]
-    if json_length is not None:
-        length = [JSON_LENGTH, str(json_length)]
-        headers = [length if pair[0] == JSON_LENGTH else pair for pair in request["headers"]]
-        request["headers"] = headers
     others = ({"parts": parts} if parts else {} for parts in own[1:])
     return [request | {"messages": messages}, *others]
 
 
-def _divide(
-    exchange: Exchange, reading: Reading, limit: int
-) -> tuple[list[list[Piece]], int | None]:
-    if not exchange.request.whole:
-        raise _NotKept("the body was over a cap, broke off, or was redacted")
-    counts = [len(inputs) for inputs in reading.shares] or [1] * len(reading.inferences)
-    pairs = zip(reading.inferences, counts, strict=True)
-    data = [Datum(index, read.data, count) for index, (read, count) in enumerate(pairs)]
-    if exchange.transport == "grpc":
-        return _divide_grpc(exchange, reading, data), None
-    body = decoded(exchange.request.bytes, exchange.request_headers, limit)
-    if body is None:
-        raise _NotKept("the body's content coding cannot be undone")
-    if not body:
-        return [], None
-    if len(data) == 1 and (whole := data[0].whole(body)) is not None:
-        return [[whole]], None
-    if reading.shares:
-        return _divide_v2(exchange, body, reading.shares, data)
-    return [_divide_body(body, reading, data)], None
+def _store(pieces: Iterable[Piece], reading: Reading, own: Sequence[list[Any]]) -> list[Any]:
+    parts: list[Any] = []
+    for owner, group in groupby(pieces, itemgetter(0)):
+        content = b"".join(content for _, content in group)
+        for part in filter(None, _refer(content, owner, reading)):
+            stored = _encode(part) if isinstance(part, bytes) else part
+            if owner and isinstance(part, bytes):
+                own[owner].append(stored)
+                stored = {"of": owner, "part": len(own[owner]) - 1}
+            parts.append(stored)
+    return parts
+
+
+def _encode(content: bytes) -> Any:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(content).decode()}
 
 
 def _size(parts: Iterable[Any]) -> int:
@@ -99,41 +102,138 @@ def _size(parts: Iterable[Any]) -> int:
     return sum(_REFERENCE if text is None else len(text) for text in texts)
 
 
-# JSON
+# The datum in a message: whole, as it is or as JSON writes it; else the values of the message that
+# the datum's JSON has. What is not found stays in the message.
+
+_ESCAPES: Final = (("/", "\\/"), ("+", "\\u002B"))
+"""What some writers of JSON escape though they need not: PHP and .NET."""
 
 
-def _divide_body(body: bytes, reading: Reading, data: Sequence[Datum]) -> list[Piece]:
-    if len(data) == 1:
-        return _json_or_bytes(body, data[0])
+def _refer(content: bytes, index: int, reading: Reading) -> list[bytes | Reference]:
+    """Return the content in parts, with references for what the inference's datum has."""
+    parts: list[bytes | Reference] = []
+    data, at = reading.inferences[index].data or b"", 0
+    tensors = reading.shares[index] if reading.shares else ()
+    for reference, value in _list_references(content, data, tensors):
+        start = content.find(value, at)
+        if start >= 0:
+            parts += [content[at:start], {"data": index, **reference}]
+            at = start + len(value)
+    return [*parts, content[at:]]
+
+
+def _list_references(
+    content: bytes, data: bytes, tensors: Sequence[Tensor]
+) -> Iterator[tuple[Reference, bytes]]:
+    if len(data) < _SHORTEST:
+        return
+    escapes = {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
+    for form in (None, "text", "ascii", "base64"):
+        reference: dict[str, Any] = {"as": form} if form else {}
+        reference |= {"escapes": escapes} if form and escapes else {}
+        with suppress(UnicodeDecodeError):
+            if (written := write(reference, data)) in content:
+                yield reference, written
+                return
+    values = (each for each in _list_values(content, tensors) if len(each[0]) >= _SHORTEST)
+    for value, form, text in islice(values, _MOST_VALUES):
+        at = data.find(text)
+        reference = {"from": at, "to": at + len(text), **({"as": form} if form else {})}
+        if at >= 0 and write(reference, data) == value:
+            yield reference, value
+
+
+def _list_values(
+    content: bytes, tensors: Sequence[Tensor]
+) -> Iterator[tuple[bytes, str | None, bytes]]:
+    """Yield values, in the order of the message, with the form and the text that a datum's JSON has
+    for each."""
+    run = None if tensors else parsed("RunRequest", content)
+    files = [file for item in run.inputs for file in item.input.values()] if run else []
+    for file in sorted(files, key=content.find):
+        yield file, "decoded", b64encode(file)
+    for tensor in sorted(tensors, key=lambda tensor: tensor.data is None):
+        raw = tensor.raw or encoded(tensor.datatype, tensor.values or ()) or b""
+        if tensor.data is not None:
+            inside = tensor.data.strip()[1:-1]
+            yield inside, None, inside
+        elif text := data_json(tensor):
+            yield raw, tensor.datatype, text
+        else:
+            yield raw, "decoded", b64encode(raw)
+
+
+def write(reference: Reference, datum: bytes) -> bytes:
+    """Write what a reference refers to: docs/reference/proxy.md says how."""
+    value, form = datum[reference.get("from", 0) : reference.get("to")], reference.get("as")
+    if form is None:
+        return value
+    if form == "decoded":
+        return b64decode(value)
+    if form == "base64":
+        text = b64encode(value).decode()
+    elif form in ("text", "ascii"):
+        text = json.dumps(value.decode(), ensure_ascii=form == "ascii")[1:-1]
+    else:
+        return encoded(form, json.loads(value)) or b""
+    for plain, escaped in reference.get("escapes", {}).items():
+        text = text.replace(plain, escaped)
+    return text.encode()
+
+
+# The pieces of a message of several inferences, by their owners.
+
+_Column: TypeAlias = Sequence[tuple[int, Tensor]]
+"""One of the request's tensors: of each inference that has a part of it, its index and the part."""
+
+
+def _divide(exchange: Exchange, reading: Reading, limit: int) -> list[Sequence[Piece]]:
+    if not exchange.request.whole:
+        raise _NotKept("the body was over a cap, broke off, or was redacted")
+    parts, count = exchange.request.parts, len(reading.inferences)
+    is_rest = exchange.transport == "rest"
+    if is_rest:
+        body = decoded(exchange.request.bytes, exchange.request_headers, limit)
+        if body is None:
+            raise _NotKept("the body's content coding cannot be undone")
+        parts = [body] if body else []
+    if count == 1:
+        return [[(0, part)] for part in parts]
+    if len(parts) != 1 or not (is_rest or reading.shares or exchange.path == RUN):
+        raise _NotKept("the messages do not divide by the inferences")
+    if not is_rest:
+        return [(_divide_message if reading.shares else _divide_run)(parts[0], reading)]
+    length = json_part(parts[0], exchange.request_headers) if reading.shares else len(parts[0])
+    text, tail = parts[0][:length], parts[0][length:]
+    if not json.detect_encoding(text).startswith("utf-8"):
+        raise _NotKept("a batch is only divided in UTF-8")
+    return [
+        _divide_tensors(text, tail, reading) if reading.shares else _divide_items(text, reading)
+    ]
+
+
+def _divide_items(text: bytes, reading: Reading) -> list[Piece]:
+    """Divide JSON by the items of a list, or lines."""
     if reading.items is None:
-        lines = [line for line in body.split(b"\n") if line.strip()]
-        if len(lines) != len(data):
-            raise _NotKept("the lines do not divide by the inferences")
-        divided = [
-            [Piece(0, b"\n"), *_json_or_bytes(*pair)] for pair in zip(lines, data, strict=True)
-        ]
-        return [piece for line in divided for piece in line][1:]
-    text = utf8(body)
-    items = list(json_text.items(text, _members(text, json_text.root(text))[reading.items]))
-    if len(items) == 1:  # a list of prompts inside a list
-        items = list(json_text.items(text, items[0]))
-    if len(items) != len(data):
-        raise _NotKept(f"`{reading.items}` does not divide by the inferences")
+        spans = [Span(*line.span()) for line in re.finditer(rb"[^\n]*[^\s][^\n]*", text)]
+    else:
+        members = _members(text, json_text.root(text))
+        spans = list(json_text.items(text, members[reading.items]))
+        spans = spans if len(spans) != 1 else list(json_text.items(text, spans[0]))
+    if len(spans) != len(reading.inferences):
+        raise _NotKept(f"`{reading.items or 'lines'}` does not divide by the inferences")
+    return _cut(text, [[(at, text[slice(*span)])] for at, span in enumerate(spans)], spans)
+
+
+def _cut(
+    text: bytes, contents: Iterable[Sequence[Piece]], spans: Sequence[Span], owner: int = 0
+) -> list[Piece]:
+    """Return the text with contents in place of spans; what is between them is the owner's."""
     pieces, at = [], 0
-    for span, datum in zip(items, data, strict=True):
-        pieces += [Piece(0, text[at : span.start]), *datum.in_json(text, span)]
+    for span, content in zip(spans, contents, strict=True):
+        pieces += [(owner, text[at : span.start]), *content]
         at = span.end
-    return [*pieces, Piece(0, text[at:])]
-
-
-def _json_or_bytes(body: bytes, datum: Datum) -> list[Piece]:
-    if (whole := datum.whole(body.strip())) is not None:
-        return [whole]
-    try:
-        read_json(body)
-    except UnreadableJson:
-        return [Piece(datum.index, body)]
-    return datum.in_json(utf8(body))
+    return [*pieces, (owner, text[at:])]
 
 
 def _members(text: bytes, span: Span) -> dict[str, Span]:
@@ -146,195 +246,92 @@ def _members(text: bytes, span: Span) -> dict[str, Span]:
     return by_name
 
 
-# V2: a column holds, of one of the request's tensors, the part of each inference.
-
-_Column = Sequence[tuple[Datum, int, Tensor]]
-"""Of each inference that has a part: its datum, the tensor's number among its tensors, the part."""
-
-
-def _list_columns(
-    shares: Sequence[Sequence[Tensor]], data: Sequence[Datum], count: int
-) -> list[_Column]:
-    columns: list[list[tuple[Datum, int, Tensor]]] = [[] for _ in range(count)]
-    for datum, inputs in zip(data, shares, strict=True):
-        for number, tensor in enumerate(inputs):
-            columns[tensor.position].append((datum, number, tensor))
+def _list_columns(reading: Reading, count: int) -> list[_Column]:
+    columns: list[list[tuple[int, Tensor]]] = [[] for _ in range(count)]
+    for index, inputs in enumerate(reading.shares):
+        for tensor in inputs:
+            columns[tensor.position].append((index, tensor))
     return [*columns]
 
 
-def _divide_v2(
-    exchange: Exchange, body: bytes, shares: Sequence[Sequence[Tensor]], data: Sequence[Datum]
-) -> tuple[list[list[Piece]], int | None]:
-    length = json_part(body, exchange.request_headers)
-    text = utf8(body[:length])
-    members = json_text.by_name(text, json_text.root(text)) if text else {}
-    if text and "inputs" not in members:  # `generate`, which is never divided
-        return [_json_or_bytes(body, data[0])], None
-    if len(data) > 1:
-        _members(text, json_text.root(text))
-    objects = list(json_text.items(text, members["inputs"])) if text else []
-    columns = _list_columns(shares, data, len(objects) if text else 1)
-    pieces, at = [], 0
-    for span, column in zip(objects, columns, strict=bool(text)):
-        pieces += [Piece(0, text[at : span.start]), *_divide_object(text, span, column)]
-        at = span.end
-    pieces.append(Piece(0, text[at:]))
-    json_length = sum(len(piece.content) for piece in pieces)
-    tail = [
-        piece
+def _divide_tensors(text: bytes, tail: bytes, reading: Reading) -> list[Piece]:
+    """Divide a request of V2: each tensor in the JSON, and their bytes behind it."""
+    found = _members(text, json_text.root(text))["inputs"] if text else Span(0, 0)
+    spans = list(json_text.items(text, found))
+    columns = _list_columns(reading, len(spans) or 1)
+    raw = [
+        (index, _raw_of(tensor))
         for column in columns
-        for cell in column
-        if _is_binary(cell[2])
-        for piece in _divide_raw(*cell)
+        for index, tensor in column
+        if tensor.data is None
     ]
-    if sum(len(piece.content) for piece in tail) == len(body) - length:
-        return [[*pieces, *tail]], None if length == len(body) else json_length
-    if len(data) > 1:
+    if b"".join(content for _, content in raw) != tail:
         raise _NotKept("the tensors do not say where the binary data end")
-    return [[*pieces, Piece(0, body[length:])]], json_length
+    objects = [
+        _divide_object(text[slice(*span)], column)
+        for span, column in zip(spans, columns, strict=bool(text))
+    ]
+    return [*_cut(text, objects, spans), *raw]
 
 
-def _is_binary(tensor: Tensor) -> bool:
-    return tensor.data is None and (tensor.raw is not None or tensor.values is not None)
+def _raw_of(tensor: Tensor) -> bytes:
+    return tensor.raw if tensor.raw is not None else encoded(BYTES, tensor.values or ()) or b""
 
 
-def _divide_object(text: bytes, span: Span, column: _Column) -> list[Piece]:
-    owner = column[0][0].index
-    is_single = len(column) == 1
-    members = json_text.by_name(text, span) if is_single else _members(text, span)
-    found = members.get("data")
-    if found is None or column[0][2].data is None:
-        return [Piece(owner, text[slice(*span)])]
-    before, after = text[span.start : found.start], text[found.end : span.end]
-    values = _divide_list(text[slice(*found)], column)
-    return [Piece(owner, before), *values, Piece(owner, after)]
+def _divide_object(text: bytes, column: _Column) -> list[Piece]:
+    owner, rows = column[0][0], [(index, (part.data or b"")[1:-1]) for index, part in column]
+    members = {} if len(column) == 1 else _members(text, json_text.root(text))
+    if "data" not in members or column[0][1].data is None:
+        return [(owner, text)]
+    spans, at = [], members["data"].start
+    for _, row in rows:  # nothing but commas, brackets and blanks is between them
+        start = text.index(row, at)
+        at = start + len(row)
+        spans.append(Span(start, at))
+    return _cut(text, [[row] for row in rows], spans, owner)
 
 
-def _divide_list(text: bytes, column: _Column) -> list[Piece]:
-    if len(column) == 1 and not text.startswith(b"["):
-        return column[0][0].in_json(text)
-    layers = 0
-    while len(column) > 1:  # the only item of a list may be the list of all elements
-        items = list(json_text.items(text, json_text.root(text)))
-        if len(items) != 1 or not text.startswith(b"[", items[0].start):
-            break
-        text, layers = text[slice(*items[0])], layers + 1
-    pieces = [Piece(0, b"[" * (layers + 1))]
-    for position, (datum, number, tensor) in enumerate(column):
-        lists = [tensor.data or b"", text] if len(column) == 1 else [tensor.data or b""]
-        pieces += [Piece(0, b",")] if position else []
-        items_piece = datum.items(number, lists)
-        pieces += [items_piece] if items_piece else _without_brackets(datum.in_json(lists[-1]))
-    return [*pieces, Piece(0, b"]" * (layers + 1))]
-
-
-def _without_brackets(pieces: list[Piece]) -> list[Piece]:
-    pieces[0] = pieces[0]._replace(content=pieces[0].content[1:])
-    pieces[-1] = pieces[-1]._replace(content=pieces[-1].content[:-1])
-    return pieces
-
-
-def _divide_raw(datum: Datum, number: int, tensor: Tensor) -> list[Piece]:
-    """Divide a tensor's raw bytes; each element of BYTES follows its length."""
-    raw = tensor.raw if tensor.raw is not None else encoded(BYTES, tensor.values or ()) or b""
-    if (whole := datum.whole(raw)) is not None:
-        return [whole]
-    if raw and len(raw) == _LENGTH + int.from_bytes(raw[:_LENGTH], "little"):
-        element = datum.element(raw[_LENGTH:])
-        if any(piece.reference for piece in element):
-            return [Piece(datum.index, raw[:_LENGTH]), *element]
-    form = BYTES if tensor.raw is None else tensor.datatype
-    return [datum.values(number, raw, form) or Piece(datum.index, raw)]
-
-
-# gRPC
-
-
-def _divide_grpc(exchange: Exchange, reading: Reading, data: Sequence[Datum]) -> list[list[Piece]]:
-    parts = exchange.request.parts
-    if len(data) == 1 and (slices := data[0].slices(parts)) is not None:
-        return slices
-    if len(parts) == 1 and reading.shares:
-        return [_divide_message(parts[0], reading.shares, data)]
-    if len(parts) == 1 and exchange.path == RUN:
-        return [_divide_run(parts[0], data)]
-    if len(data) > 1:
-        raise _NotKept("the messages do not divide by the inferences")
-    return [[Piece(0, part)] for part in parts]
-
-
-def _divide_message(
-    written: bytes, shares: Sequence[Sequence[Tensor]], data: Sequence[Datum]
-) -> list[Piece]:
-    """Divide a ModelInferRequest: everything else, then its inputs, then their raw contents."""
+def _divide_message(written: bytes, reading: Reading) -> list[Piece]:
+    """Divide a ModelInferRequest: its inputs, then their raw contents, then everything else."""
     read = message("inference.ModelInferRequest").FromString(written)
-    columns = _list_columns(shares, data, len(read.inputs))
+    columns = _list_columns(reading, len(read.inputs))
     raw = assign_raw(read.inputs, read.raw_input_contents)
-    left = list(read.raw_input_contents)[sum(content is not None for content in raw) :]
+    if len(read.raw_input_contents) > sum(content is not None for content in raw):
+        raise _NotKept("the message has values that were not read")
     inputs: list[Piece] = []
     contents: list[Piece] = []
     for tensor, column, content in zip(read.inputs, columns, raw, strict=True):
-        owner = column[0][0].index
-        typed = [] if content is not None else _divide_typed(tensor, column)
-        if len(data) > 1 and (left or tensor.contents.ByteSize()):
-            raise _NotKept("the message has values that were not read")
-        inputs += _wrap(5, owner, [Piece(owner, tensor.SerializeToString()), *typed])
+        owner, typed = column[0][0], []
         if content is not None:
-            divided = [piece for cell in column for piece in _divide_raw(*cell)]
-            contents += _wrap(7, owner, divided)
-    del read.inputs[:]
-    read.raw_input_contents[:] = left
-    # repeated fields are joined in order: what is left of the raw contents comes last
-    return [*inputs, *contents, Piece(0, read.SerializeToString())]
+            contents += _wrap(7, owner, [(index, _raw_of(part)) for index, part in column])
+        elif field := contents_field(tensor):
+            values = message("inference.InferTensorContents")
+            rows = [(index, values(**{field: part.values})) for index, part in column]
+            typed = _wrap(5, owner, [(index, row.SerializeToString()) for index, row in rows])
+            tensor.contents.ClearField(field)
+        if tensor.contents.ByteSize():
+            raise _NotKept("the message has values that were not read")
+        inputs += _wrap(5, owner, [(owner, tensor.SerializeToString()), *typed])
+    del read.inputs[:], read.raw_input_contents[:]
+    return [*inputs, *contents, (0, read.SerializeToString())]
 
 
-def _divide_typed(tensor: Any, column: _Column) -> list[Piece]:
-    field = contents_field(tensor)
-    if field is None:
-        return []
-    pieces: list[Piece] = []
-    for datum, number, part in column:
-        values = message("inference.InferTensorContents")(**{field: part.values})
-        content = bytes(values.SerializeToString(deterministic=True))
-        piece = datum.values(number, content, field)
-        pieces += [piece] if piece else _divide_texts(datum, content, values)
-    tensor.contents.ClearField(field)
-    return _wrap(5, column[0][0].index, pieces)
-
-
-def _divide_texts(datum: Datum, content: bytes, values: Any) -> list[Piece]:
-    texts = values.bytes_contents
-    if len(texts) != 1:
-        return [Piece(datum.index, content)]
-    return _wrap(8, datum.index, datum.element(texts[0]))
-
-
-def _divide_run(written: bytes, data: Sequence[Datum]) -> list[Piece]:
-    """Divide OMI's RunRequest: everything else, then its items, which are files by name."""
-    read = parsed("RunRequest", written)
-    if read is None or len(read.inputs) != len(data):
-        if len(data) == 1:
-            return [Piece(0, written)]
+def _divide_run(written: bytes, reading: Reading) -> list[Piece]:
+    """Divide OMI's RunRequest: everything else, then its items."""
+    read = message("RunRequest").FromString(written)
+    items = [item.SerializeToString() for item in read.inputs]
+    if len(items) != len(reading.inferences):
         raise _NotKept("the items do not divide by the inferences")
-    pieces: list[Piece] = []
-    for item, datum in zip(read.inputs, data, strict=True):
-        owner, files = datum.index, dict(item.input)
-        item.input.clear()
-        inside = [Piece(owner, item.SerializeToString())]
-        for name, content in files.items():
-            piece = datum.whole(content) or datum.member(name, content) or Piece(owner, content)
-            key = _wrap(1, owner, [Piece(owner, name.encode())])
-            inside += _wrap(1, owner, [*key, *_wrap(2, owner, [piece])])
-        pieces += _wrap(1, owner, inside)
     del read.inputs[:]
-    return [Piece(0, read.SerializeToString()), *pieces]
+    wrapped = [_wrap(1, owner, [(owner, item)]) for owner, item in enumerate(items)]
+    return [(0, read.SerializeToString()), *(piece for pieces in wrapped for piece in pieces)]
 
 
 def _wrap(field: int, owner: int, pieces: Sequence[Piece]) -> list[Piece]:
     head = bytearray([field << 3 | 2])
-    size = sum(len(piece.content) for piece in pieces)
+    size = sum(len(content) for _, content in pieces)
     while size > 0x7F:
         head.append(size & 0x7F | 0x80)
         size >>= 7
     head.append(size)
-    return [Piece(owner, bytes(head)), *pieces]
+    return [(owner, bytes(head)), *pieces]
