@@ -16,14 +16,23 @@ from urllib.parse import unquote_plus
 
 from inference_store.inference import json_text
 from inference_store.inference.json_text import Json, UnreadableJson, write_json
-from inference_store.proxy import exchange as exchanges
 from inference_store.proxy.configuration import Redaction
-from inference_store.proxy.exchange import BINARY_HEADER, Body, Exchange, Headers, header
+from inference_store.proxy.exchange import (
+    BINARY_HEADER,
+    METADATA_HEADER,
+    Body,
+    Exchange,
+    Headers,
+    correct_headers,
+    from_base64,
+    header,
+    utf8,
+)
 from inference_store.proxy.protocols.documents import NotDecoded, decode
 from inference_store.proxy.protocols.protocol import Problem, Reading
 from inference_store.proxy.protocols.v2 import JSON_LENGTH, NotV2, json_part
 
-_METADATA: Final = {exchanges.METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"}
+_METADATA: Final = {METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"}
 NEEDED: Final = _METADATA | {"content-type", "accept", JSON_LENGTH, "grpc-encoding"}
 """Headers without which a request cannot be read: those of its body, and its metadata."""
 # Whatever the configuration says. Names are split at characters that are not letters or digits.
@@ -45,11 +54,9 @@ def select_headers(headers: Headers, names: Collection[str]) -> list[tuple[str, 
 
 def metadata_from_headers(headers: Headers, allowed: Collection[str]) -> dict[str, str]:
     """Return the allowed headers as metadata; repeated ones are joined by commas."""
-    metadata: dict[str, str] = {}
-    for name, value in select_headers(headers, allowed):
-        text = value[:_LONGEST].replace("\0", "\ufffd")
-        metadata[name] = f"{metadata[name]}, {text}" if name in metadata else text
-    return metadata
+    found = select_headers(headers, allowed)
+    joined = {name: ", ".join(value for key, value in found if key == name) for name, _ in found}
+    return {name: text[:_LONGEST].replace("\0", "\ufffd") for name, text in joined.items()}
 
 
 def find_trace(headers: Headers) -> tuple[str, str] | None:
@@ -67,24 +74,21 @@ def remove_parameters(
     return "&".join(part for part, *pair in parts if not is_removed(*map(unquote_plus, pair)))
 
 
-# Paths into JSON: names between dots, `[]` for all elements of a list. `\\.` is a dot in a name.
-
 GONE: Final = object()
 """In place of a value that is removed."""
-_NAME: Final = r"(?:[^.\[\]\\]|\\.)+"
-_PATH: Final = re.compile(rf"(?:{_NAME}|\[\])(?:\.{_NAME}|\[\])*")
-_STEP: Final = re.compile(rf"{_NAME}|\[\]")
 # What an answer repeats: its id, and the parameters of all or of a tensor. An OpenAI server's
 # answers stand within an object of ours. The names of other paths may be those of results.
 _REPEATED: Final = re.compile(r"id$|(?:inputs\[\]\.)?parameters(?![^.\[])")
-_ANSWERS: Final = ("", "answer.", "chunks[].")
 
 
 def parse_path(path: str) -> tuple[str, ...]:
-    """Return the steps of a path. Raises ValueError if the text is not a path."""
-    if _PATH.fullmatch(path) is None:
+    r"""Return the steps of a path into JSON: names between dots, `[]` for all elements of a list;
+    `\.` is a dot in a name. Raises ValueError if the text is not a path."""
+    steps = re.split(r"(?<!\\)\.", path.replace("[]", ".[]").removeprefix("."))
+    names = [step.replace("\\.", ".") for step in steps]
+    if any(name != "[]" and (not name or {*name} & {*"[]\\"}) for name in names):
         raise ValueError(f"{path!r} is not a path, like `inputs[].parameters.user`")
-    return tuple(re.sub(r"\\(.)", r"\1", step) for step in _STEP.findall(path))
+    return tuple(names)
 
 
 def change_values(value: Json, steps: Sequence[str], change: Callable[[Json], Any]) -> Any:
@@ -109,13 +113,9 @@ def _rewrite(raw: AnyStr, redact: Callable[[Json], Any]) -> AnyStr | None:
     """Return JSON redacted, unchanged if nothing is taken out; None if it cannot be read."""
     try:
         document = json_text.read_exactly(raw)
-        new = redact(document)
     except UnreadableJson:
         return None
-    except RecursionError:  # texts within texts: the whole is not kept
-        if isinstance(raw, str):
-            raise
-        return None
+    new = redact(document)
     written = write_json({} if new is GONE else new)
     if written == write_json(document):
         return raw
@@ -125,10 +125,10 @@ def _rewrite(raw: AnyStr, redact: Callable[[Json], Any]) -> AnyStr | None:
 _HASHED: Final = re.compile("hmac-sha256:[0-9a-f]{64}")
 _OF_THE_INPUT: Final = ("prompt", "prompts", "arguments")
 _SECTIONS: Final = ("standard_metadata", "extended_metadata", "metadata")
+_MOST_LEVELS: Final = 32
+"""Nested lists, objects and texts of metadata that are searched: what is deeper is not kept."""
 _NO_ERROR: Final = "not kept: it may repeat what a redaction takes out of the request"
-_NO_ANSWER: Final = (
-    "what cannot be read of the answer is not kept, as nothing can be taken out of it"
-)
+_NO_ANSWER: Final = "what cannot be read of the answer is not kept: a redaction may name it"
 _QUOTE: Final = re.compile(r""", near ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 
@@ -144,25 +144,26 @@ class Redactor:
             {rule.name: rule.how for rule in redactions if rule.what == what}
             for what in ("metadata", "header", "path", "input")
         )
-        self._headers = {name.lower(): how for name, how in headers.items()}
+        # headers may be metadata
+        self._headers = {name.lower(): how for name, how in {**self._keys, **headers}.items()}
         self._paths = {parse_path(name): how for name, how in paths.items()}
         self._answer_paths = {
             parse_path(within + name.replace("inputs[]", "outputs[]", 1)): how
             for name, how in paths.items()
             if _REPEATED.match(name)
-            for within in _ANSWERS
+            for within in ("", "answer.", "chunks[].")
         }
         self._is_in_body = bool(self._keys or self._paths)
         self._is_unread = False
         self._removed: dict[str, str | None] = {}
         """Texts that were replaced, and by what; None if nothing stands in their place."""
-        self._input = inputs.get("")
-        self.drops_input = "" in inputs
+        self._hashes_input = bool(key) and "hash" in inputs.values()
+        self.drops_input = bool(inputs)
         """True if no datum is kept."""
 
     def hash_of_input(self, data: bytes) -> str | None:
         """Return the hash of a dropped datum, if one is captured."""
-        return self._hash(data) if self._input == "hash" and self._key else None
+        return self._hash(data) if self._hashes_input else None
 
     def keeps_body(self, transport: str) -> bool:
         """Return whether the rest of the request may be kept with the metadata."""
@@ -195,9 +196,8 @@ class Redactor:
         """Return the redacted reading, without what came by headers, gRPC or the answer."""
         is_grpc, problem, items = exchange.transport == "grpc", reading.problem, reading.inferences
         by_path = is_grpc and bool(self._paths)
-        if is_grpc and self._is_in_body and exchange.request.size:
+        if is_grpc and self._is_in_body and (whole := exchange.request.bytes):
             # messages that cannot be read are the datum
-            whole = exchange.request.bytes
             self._is_unread = any(item.data == whole for item in items)
         if by_path and (how := self._paths.get(("id",))):
             for name in (reading.request_id, *(item.request_id for item in items)):
@@ -232,7 +232,7 @@ class Redactor:
             new = self._replace(self._headers[name], value) if name in self._headers else value
             if new is not GONE and self._keys and name in _METADATA:
                 is_binary = name == BINARY_HEADER
-                raw = (exchanges.from_base64 if is_binary else exchanges.utf8)(new) or b""
+                raw = (from_base64 if is_binary else utf8)(new) or b""
                 written = _rewrite(raw, self._redact_metadata) or b""
                 new = b64encode(written).decode() if is_binary else written.decode("latin-1")
             redacted += [] if new is GONE else [(name, new)]
@@ -249,19 +249,17 @@ class Redactor:
         if head is None or not body.whole:
             return None
         plain = head + plain[length:]
-        headers = [pair for pair in headers if pair[0] != "content-encoding"]
+        remaining = [pair for pair in headers if pair[0] != "content-encoding"]
         lengths = {"content-length": str(len(plain)), JSON_LENGTH: str(len(head))}
-        headers = exchanges.correct_headers(headers, lengths)
-        return Body(parts=(plain,), size=len(plain)), headers
+        return Body(parts=(plain,), size=len(plain)), correct_headers(remaining, lengths)
 
     def _redact_json(self, raw: bytes, paths: Mapping[tuple[str, ...], str]) -> bytes | None:
         """Redact JSON, or each line of JSON Lines; None if it is not JSON."""
         redact = partial(self._redact_document, paths)
-        whole, lines = _rewrite(raw, redact), [line for line in raw.splitlines() if line.strip()]
-        if whole is not None or len(lines) < 2:
+        if (whole := _rewrite(raw, redact)) is not None:
             return whole
-        written = [line for line in (_rewrite(line, redact) for line in lines) if line is not None]
-        return b"\n".join(written) if len(written) == len(lines) else None
+        lines = [_rewrite(line, redact) for line in raw.splitlines() if line.strip()]
+        return None if None in lines else b"\n".join(filter(None, lines))
 
     def _redact_document(self, paths: Mapping[tuple[str, ...], str], document: Json) -> Any:
         """Redact a body: by path, all metadata in it, and itself, which may be metadata."""
@@ -277,20 +275,19 @@ class Redactor:
         return None if is_gone else self._redact_json(data or b"", {}) or data
 
     def _redact_envelopes(self, envelopes: Sequence[bytes]) -> Sequence[bytes]:
-        return [*filter(None, (_rewrite(each, self._redact_metadata) for each in envelopes))]
+        redacted = (_rewrite(envelope, self._redact_metadata) for envelope in envelopes)
+        return [*filter(None, redacted)] if self._keys else envelopes
 
     def _redact_answer(self, raw: bytes | None, *, is_odd: bool) -> bytes | None:
         """Redact an answer; None if it cannot be read. `is_odd`: a part of it could not be."""
         if raw is None or not (self._keys or self._answer_paths):
             return raw
-        text, names = json_text.text_of(raw), {*self._keys, "\\u"}
-        names |= {
-            next(step for step in steps[::-1] if step != "[]") for steps in self._answer_paths
-        }
-        if is_odd and ('"body"' in text or '"unread"' in text):  # what protocols could not read
-            return None
-        is_named = is_odd or any(name in text for name in names)  # else skipped: far faster
-        return self._redact_json(raw, self._answer_paths) if is_named else raw
+        text = json_text.text_of(raw)
+        names = {*self._keys, "\\u", *(max(steps, key=len) for steps in self._answer_paths)}
+        if not is_odd and not any(name in text for name in names):
+            return raw  # far faster
+        is_unread = is_odd and ('"body"' in text or '"unread"' in text)
+        return None if is_unread else self._redact_json(raw, self._answer_paths)
 
     def _redact_error(self, error: str | None, *, hides: bool) -> str | None:
         quotes = error and (hides or any(text and text in error for text in self._removed))
@@ -314,12 +311,14 @@ class Redactor:
     def _redact_metadata(self, value: Json, depth: int | None = 0) -> Any:
         """Return metadata in any form without the keys; GONE if it is an item that is removed.
         `depth`: None if only sections of the value are metadata."""
-        if type(value) is str and depth is not None:
-            text = _rewrite(value, partial(self._redact_metadata, depth=depth))
+        inside = None if depth is None else depth + 1
+        if (inside or 0) > _MOST_LEVELS and not json_text.is_json_number(value):
+            return ""
+        if type(value) is str and inside:
+            text = _rewrite(value, partial(self._redact_metadata, depth=inside))
             is_json = text is not None or (depth and value.lstrip()[:1] not in ("{", "["))
             is_lost = not is_json and any(key in value for key in self._keys)
             return "" if is_lost else text or value
-        inside = None if depth is None else depth + 1
         if isinstance(value, list):
             items = [self._redact_metadata(item, inside) for item in value]
             return [item for item in items if item is not GONE]
@@ -330,7 +329,7 @@ class Redactor:
             return GONE if new is GONE else {**value, "type": "string", "value": new}
         members = value if depth is None else self.metadata(value)
         changed = {
-            name: self._redact_metadata(member, 0 if name in _SECTIONS else inside)
+            name: self._redact_metadata(member, inside or (0 if name in _SECTIONS else None))
             for name, member in members.items()
         }
         return {name: {} if new is GONE else new for name, new in changed.items()}

@@ -21,6 +21,8 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+import orjson
+
 from inference_store.grpc_messages import message, parsed
 from inference_store.inference import json_text
 from inference_store.inference.json_text import Span
@@ -36,8 +38,6 @@ from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
 MOST_BYTES: Final = 256 * 1024
 """The most bytes of a request without its data: the metadata blob has to stay readable."""
-_REFERENCE: Final = 64
-"""The approximate bytes of a reference in a metadata blob."""
 _SHORTEST: Final = 16
 """Shorter values stay where they are."""
 _MOST_VALUES: Final = 64
@@ -69,7 +69,7 @@ def build_requests(
     own: list[list[Any]] = [[] for _ in reading.inferences]
     try:
         messages = [_store(pieces, reading, own) for pieces in _divide(exchange, reading, limit)]
-        if max(_size(part for parts in messages for part in parts), *map(_size, own)) > MOST_BYTES:
+        if max(len(orjson.dumps(parts)) for parts in (messages, *own)) > MOST_BYTES:
             raise _NotKept(f"the request without its data is over {MOST_BYTES} bytes")
     except _NotKept as exc:
         return [request | {"why": str(exc)}, *({} for _ in own[1:])]
@@ -97,11 +97,6 @@ def _encode(content: bytes) -> Any:
         return {"base64": b64encode(content).decode()}
 
 
-def _size(parts: Iterable[Any]) -> int:
-    texts = (part if isinstance(part, str) else part.get("base64") for part in parts)
-    return sum(_REFERENCE if text is None else len(text) for text in texts)
-
-
 # The datum in a message: whole, as it is or as JSON writes it; else the values of the message that
 # the datum's JSON has. What is not found stays in the message.
 
@@ -110,7 +105,6 @@ _ESCAPES: Final = (("/", "\\/"), ("+", "\\u002B"))
 
 
 def _refer(content: bytes, index: int, reading: Reading) -> list[bytes | Reference]:
-    """Return the content in parts, with references for what the inference's datum has."""
     parts: list[bytes | Reference] = []
     data, at = reading.inferences[index].data or b"", 0
     tensors = reading.shares[index] if reading.shares else ()
@@ -129,8 +123,8 @@ def _list_references(
         return
     escapes = {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
     for form in (None, "text", "ascii", "base64"):
-        reference: dict[str, Any] = {"as": form} if form else {}
-        reference |= {"escapes": escapes} if form and escapes else {}
+        named = {"as": form, "escapes": form and escapes}
+        reference: dict[str, Any] = {name: value for name, value in named.items() if value}
         with suppress(UnicodeDecodeError):
             if (written := write(reference, data)) in content:
                 yield reference, written
@@ -213,7 +207,6 @@ def _divide(exchange: Exchange, reading: Reading, limit: int) -> list[Sequence[P
 
 
 def _divide_items(text: bytes, reading: Reading) -> list[Piece]:
-    """Divide JSON by the items of a list, or lines."""
     if reading.items is None:
         spans = [Span(*line.span()) for line in re.finditer(rb"[^\n]*[^\s][^\n]*", text)]
     else:
@@ -259,18 +252,10 @@ def _divide_tensors(text: bytes, tail: bytes, reading: Reading) -> list[Piece]:
     found = _members(text, json_text.root(text))["inputs"] if text else Span(0, 0)
     spans = list(json_text.items(text, found))
     columns = _list_columns(reading, len(spans) or 1)
-    raw = [
-        (index, _raw_of(tensor))
-        for column in columns
-        for index, tensor in column
-        if tensor.data is None
-    ]
+    raw = [(at, _raw_of(part)) for column in columns for at, part in column if part.data is None]
     if b"".join(content for _, content in raw) != tail:
         raise _NotKept("the tensors do not say where the binary data end")
-    objects = [
-        _divide_object(text[slice(*span)], column)
-        for span, column in zip(spans, columns, strict=bool(text))
-    ]
+    objects = [*map(_divide_object, (text[slice(*span)] for span in spans), columns)]
     return [*_cut(text, objects, spans), *raw]
 
 
@@ -317,7 +302,6 @@ def _divide_message(written: bytes, reading: Reading) -> list[Piece]:
 
 
 def _divide_run(written: bytes, reading: Reading) -> list[Piece]:
-    """Divide OMI's RunRequest: everything else, then its items."""
     read = message("RunRequest").FromString(written)
     items = [item.SerializeToString() for item in read.inputs]
     if len(items) != len(reading.inferences):
