@@ -384,12 +384,7 @@ class CaptureBuilder:
         requests = self._build_requests()
         chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
         for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
-            # The rest of a batch's request is stored once: it is as large as all inferences
-            # together.
-            first = {"of": self._make_key(0, "metadata")} if index else {}
-            inference_blobs, message = self._build_inference(
-                index, inference, ids, first | requests[index]
-            )
+            inference_blobs, message = self._build_inference(index, inference, ids, requests[index])
             blobs += inference_blobs
             messages.append(message)
         return PreparedCapture(
@@ -401,15 +396,15 @@ class CaptureBuilder:
         )
 
     def _build_requests(self) -> list[dict[str, Any]]:
-        first, *others = build_requests(
+        requests = build_requests(
             self._exchange,
             self._reading,
             self._work.rules.metadata_headers,
             limit=self._limit,
         )
         if self._redactor.keeps_body(self._exchange.transport):
-            return [first, *others]
-        return [first | {"messages": None, "why": "a redaction removes it"}, *({} for _ in others)]
+            return requests
+        return [each | {"messages": None, "why": "a redaction removes it"} for each in requests]
 
     def _build_inference(
         self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]

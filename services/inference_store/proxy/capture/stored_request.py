@@ -1,39 +1,34 @@
-"""The request of a captured exchange, stored with the metadata so that it can be sent again.
+"""The request of an inference, stored with its metadata so that it can be sent again.
 
     {"method", "path", "query", "headers": [[name, value]…], "messages": [[part…]…]}
 
 A message is a REST body without its content coding, or one message of gRPC. Its parts are joined: a
-text, `{"base64": "…"}`, or a reference to a data blob, `{"data": <batch index>}`, with `from` and
-`to` if it is a slice of it, and with `as` if it is written in another form (`write`). `messages` is
-null if the request was not kept, and `why` says so.
+text, `{"base64": "…"}`, or a reference to the data blob, `{"data": <form>}` (`write`), with `from`
+and `to` if it is a slice of it. `messages` is null if the request was not kept, and `why` says so.
 
-For a batch all of this is stored with the first inference, except what belongs to another one: its
-item, its tensor, or its row. That is in the `parts` of the other one's request, is erased with it,
-and `{"of": <batch index>, "part": <number>}` refers to it.
+Each inference of a batch has a request of its own: the caller's with this datum alone. So it can be
+sent again, and be erased, without the others.
 """
 
 import json
-import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import orjson
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.inference import json_text
-from inference_store.inference.json_text import Span
 from inference_store.proxy.capture.redaction import NEEDED, remove_parameters, select_headers
-from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.exchange import Exchange, correct_headers
 from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
-from inference_store.proxy.protocols.tensor_datum import data_json
+from inference_store.proxy.protocols.tensor_datum import data_json, object_json
 from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
-from inference_store.proxy.protocols.v2 import json_part
+from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
 MOST_BYTES: Final = 256 * 1024
@@ -41,10 +36,9 @@ MOST_BYTES: Final = 256 * 1024
 _SHORTEST: Final = 16
 """Shorter values stay where they are."""
 _MOST_VALUES: Final = 64
-"""The most values that are looked for in the datum of an inference."""
+"""The most values that are looked for in a datum."""
+_BEGINNING, _MOST_TIMES = 64, 8
 
-Piece: TypeAlias = tuple[int, bytes]
-"""A piece of a message, and the batch index of the inference that it is stored and erased with."""
 Reference: TypeAlias = Mapping[str, Any]
 
 
@@ -59,42 +53,32 @@ def build_requests(
 
     `allowed`: the headers to keep; `limit`: the most bytes of a decoded body.
     """
+    headers = select_headers(exchange.request_headers, {*allowed, *NEEDED})
     request: dict[str, Any] = {
         "method": exchange.method,
         "path": exchange.path,
         "query": remove_parameters(exchange.query),
-        "headers": select_headers(exchange.request_headers, {*allowed, *NEEDED}),
+        "headers": headers,
         "messages": None,
     }
-    own: list[list[Any]] = [[] for _ in reading.inferences]
+    requests: list[dict[str, Any]] = []
+    total = 0
     try:
-        messages = [_store(pieces, reading, own) for pieces in _divide(exchange, reading, limit)]
-        if max(len(orjson.dumps(parts)) for parts in (messages, *own)) > MOST_BYTES:
-            raise _NotKept(f"the request without its data is over {MOST_BYTES} bytes")
+        for index, (messages, length) in enumerate(_divide(exchange, reading, limit)):
+            lengths = {} if length is None else {JSON_LENGTH: str(length)}
+            parts = [_refer(content, index, reading) for content in messages]
+            requests.append(
+                request | {"headers": correct_headers(headers, lengths), "messages": parts}
+            )
+            size = len(orjson.dumps(parts))
+            total += size
+            if size > MOST_BYTES or total > limit:
+                raise _NotKept(
+                    f"the request without its data is over {MOST_BYTES} bytes, or of all {limit}"
+                )
     except _NotKept as exc:
-        return [request | {"why": str(exc)}, *({} for _ in own[1:])]
-    others = ({"parts": parts} if parts else {} for parts in own[1:])
-    return [request | {"messages": messages}, *others]
-
-
-def _store(pieces: Iterable[Piece], reading: Reading, own: Sequence[list[Any]]) -> list[Any]:
-    parts: list[Any] = []
-    for owner, group in groupby(pieces, itemgetter(0)):
-        content = b"".join(content for _, content in group)
-        for part in filter(None, _refer(content, owner, reading)):
-            stored = _encode(part) if isinstance(part, bytes) else part
-            if owner and isinstance(part, bytes):
-                own[owner].append(stored)
-                stored = {"of": owner, "part": len(own[owner]) - 1}
-            parts.append(stored)
-    return parts
-
-
-def _encode(content: bytes) -> Any:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(content).decode()}
+        return [request | {"why": str(exc)} for _ in reading.inferences]
+    return requests
 
 
 # The datum in a message: whole, as it is or as JSON writes it; else the values of the message that
@@ -104,16 +88,33 @@ _ESCAPES: Final = (("/", "\\/"), ("+", "\\u002B"))
 """What some writers of JSON escape though they need not: PHP and .NET."""
 
 
-def _refer(content: bytes, index: int, reading: Reading) -> list[bytes | Reference]:
-    parts: list[bytes | Reference] = []
+def _refer(content: bytes, index: int, reading: Reading) -> list[Any]:
+    parts: list[Any] = []
     data, at = reading.inferences[index].data or b"", 0
     tensors = reading.shares[index] if reading.shares else ()
     for reference, value in _list_references(content, data, tensors):
-        start = content.find(value, at)
+        start = _find(content, value, at)
         if start >= 0:
-            parts += [content[at:start], {"data": index, **reference}]
+            parts += [_encode(content[at:start]), reference]
             at = start + len(value)
-    return [*parts, content[at:]]
+    return [part for part in (*parts, _encode(content[at:])) if part]
+
+
+def _find(content: bytes, value: bytes, at: int = 0) -> int:
+    """Find a value by its beginning: `bytes.find` prepares itself for the whole of a long one."""
+    for _ in range(_MOST_TIMES):
+        at = content.find(value[:_BEGINNING], at)
+        if at < 0 or content.startswith(value, at):
+            return at
+        at += 1
+    return -1
+
+
+def _encode(content: bytes) -> Any:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(content).decode()}
 
 
 def _list_references(
@@ -122,24 +123,25 @@ def _list_references(
     if len(data) < _SHORTEST:
         return
     escapes = {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
-    for form in (None, "text", "ascii", "base64"):
-        named = {"as": form, "escapes": form and escapes}
-        reference: dict[str, Any] = {name: value for name, value in named.items() if value}
+    for form in ("bytes", "text", "ascii", "base64"):
+        reference: dict[str, Any] = {"data": form}
+        reference |= {"escapes": escapes} if escapes and form != "bytes" else {}
+        is_text = form in ("text", "ascii")
+        start = data[:30].decode(errors="ignore").encode() if is_text else data[:30]
         with suppress(UnicodeDecodeError):
-            if (written := write(reference, data)) in content:
+            found = write(reference, start) in content
+            if found and _find(content, written := write(reference, data)) >= 0:
                 yield reference, written
                 return
     values = (each for each in _list_values(content, tensors) if len(each[0]) >= _SHORTEST)
     for value, form, text in islice(values, _MOST_VALUES):
-        at = data.find(text)
-        reference = {"from": at, "to": at + len(text), **({"as": form} if form else {})}
+        at = _find(data, text)
+        reference = {"data": form, "from": at, "to": at + len(text)}
         if at >= 0 and write(reference, data) == value:
             yield reference, value
 
 
-def _list_values(
-    content: bytes, tensors: Sequence[Tensor]
-) -> Iterator[tuple[bytes, str | None, bytes]]:
+def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[bytes, str, bytes]]:
     """Yield values, in the order of the message, with the form and the text that a datum's JSON has
     for each."""
     run = None if tensors else parsed("RunRequest", content)
@@ -150,7 +152,7 @@ def _list_values(
         raw = tensor.raw or encoded(tensor.datatype, tensor.values or ()) or b""
         if tensor.data is not None:
             inside = tensor.data.strip()[1:-1]
-            yield inside, None, inside
+            yield inside, "bytes", inside
         elif text := data_json(tensor):
             yield raw, tensor.datatype, text
         else:
@@ -159,8 +161,8 @@ def _list_values(
 
 def write(reference: Reference, datum: bytes) -> bytes:
     """Write what a reference refers to: docs/reference/proxy.md says how."""
-    value, form = datum[reference.get("from", 0) : reference.get("to")], reference.get("as")
-    if form is None:
+    value, form = datum[reference.get("from", 0) : reference.get("to")], reference["data"]
+    if form == "bytes":
         return value
     if form == "decoded":
         return b64decode(value)
@@ -175,147 +177,117 @@ def write(reference: Reference, datum: bytes) -> bytes:
     return text.encode()
 
 
-# The pieces of a message of several inferences, by their owners.
-
-_Column: TypeAlias = Sequence[tuple[int, Tensor]]
-"""One of the request's tensors: of each inference that has a part of it, its index and the part."""
+# The messages of each inference.
 
 
-def _divide(exchange: Exchange, reading: Reading, limit: int) -> list[Sequence[Piece]]:
+def _divide(
+    exchange: Exchange, reading: Reading, limit: int
+) -> Iterator[tuple[Sequence[bytes], int | None]]:
+    """Yield the messages of each inference, and the length of their JSON if it changed. Raises
+    _NotKept."""
     if not exchange.request.whole:
         raise _NotKept("the body was over a cap, broke off, or was redacted")
-    parts, count = exchange.request.parts, len(reading.inferences)
-    is_rest = exchange.transport == "rest"
+    parts, is_rest = exchange.request.parts, exchange.transport == "rest"
     if is_rest:
         body = decoded(exchange.request.bytes, exchange.request_headers, limit)
         if body is None:
             raise _NotKept("the body's content coding cannot be undone")
         parts = [body] if body else []
-    if count == 1:
-        return [[(0, part)] for part in parts]
-    if len(parts) != 1 or not (is_rest or reading.shares or exchange.path == RUN):
+    if len(reading.inferences) == 1:
+        yield parts, None
+    elif len(parts) != 1 or not (is_rest or reading.shares or exchange.path == RUN):
         raise _NotKept("the messages do not divide by the inferences")
-    if not is_rest:
-        return [(_divide_message if reading.shares else _divide_run)(parts[0], reading)]
-    length = json_part(parts[0], exchange.request_headers) if reading.shares else len(parts[0])
-    text, tail = parts[0][:length], parts[0][length:]
-    if not json.detect_encoding(text).startswith("utf-8"):
-        raise _NotKept("a batch is only divided in UTF-8")
-    return [
-        _divide_tensors(text, tail, reading) if reading.shares else _divide_items(text, reading)
-    ]
-
-
-def _divide_items(text: bytes, reading: Reading) -> list[Piece]:
-    if reading.items is None:
-        spans = [Span(*line.span()) for line in re.finditer(rb"[^\n]*[^\s][^\n]*", text)]
+    elif not is_rest:
+        divide = _divide_message if reading.shares else _divide_run
+        yield from (([written], None) for written in divide(parts[0], reading))
     else:
-        members = _members(text, json_text.root(text))
-        spans = list(json_text.items(text, members[reading.items]))
-        spans = spans if len(spans) != 1 else list(json_text.items(text, spans[0]))
-    if len(spans) != len(reading.inferences):
+        text, headers = parts[0], exchange.request_headers
+        text = text[: json_part(text, headers)] if reading.shares else text
+        if not json.detect_encoding(text).startswith("utf-8"):
+            raise _NotKept("a batch is only divided in UTF-8")
+        yield from (_divide_tensors if reading.shares else _divide_items)(text, reading)
+
+
+def _divide_items(text: bytes, reading: Reading) -> Iterator[tuple[Sequence[bytes], None]]:
+    members: dict[str, bytes] = {}
+    before, after = b"[", b"]"
+    if reading.items is None:
+        items = [line for line in text.split(b"\n") if line.strip()]
+    else:
+        members = _read_members(text, json_text.root(text))
+        items = _read_items(members[reading.items])
+        if len(items) == 1:  # a list of prompts inside a list
+            before, items, after = b"[[", _read_items(items[0]), b"]]"
+    if len(items) != len(reading.inferences):
         raise _NotKept(f"`{reading.items or 'lines'}` does not divide by the inferences")
-    return _cut(text, [[(at, text[slice(*span)])] for at, span in enumerate(spans)], spans)
+    for item in items:
+        alone = {**members, reading.items or "": before + item + after}
+        yield [object_json(alone) if members else item], None
 
 
-def _cut(
-    text: bytes, contents: Iterable[Sequence[Piece]], spans: Sequence[Span], owner: int = 0
-) -> list[Piece]:
-    """Return the text with contents in place of spans; what is between them is the owner's."""
-    pieces, at = [], 0
-    for span, content in zip(spans, contents, strict=True):
-        pieces += [(owner, text[at : span.start]), *content]
-        at = span.end
-    return [*pieces, (owner, text[at:])]
+def _read_members(text: bytes, span: json_text.Span) -> dict[str, bytes]:
+    """Return the values of an object; of a repeated name the last, which alone was read."""
+    return {name: text[slice(*at)] for name, at in json_text.by_name(text, span).items()}
 
 
-def _members(text: bytes, span: Span) -> dict[str, Span]:
-    """Return the spans of an object's values. Only the last value of a repeated name was read, so
-    the owner of the others is unknown."""
-    members = list(json_text.members(text, span))
-    by_name = {member.name: member.value for member in members}
-    if len(by_name) < len(members):
-        raise _NotKept("a name is repeated in the JSON")
-    return by_name
+def _read_items(text: bytes) -> list[bytes]:
+    return [text[slice(*span)] for span in json_text.items(text, json_text.root(text))]
 
 
-def _list_columns(reading: Reading, count: int) -> list[_Column]:
-    columns: list[list[tuple[int, Tensor]]] = [[] for _ in range(count)]
-    for index, inputs in enumerate(reading.shares):
+def _divide_tensors(text: bytes, reading: Reading) -> Iterator[tuple[Sequence[bytes], int]]:
+    """Divide a request of V2, whose JSON this is."""
+    members = _read_members(text, json_text.root(text))
+    objects = [_read_members(item, json_text.root(item)) for item in _read_items(members["inputs"])]
+    for inputs in reading.shares:
+        alone, tail = [], b""
         for tensor in inputs:
-            columns[tensor.position].append((index, tensor))
-    return [*columns]
-
-
-def _divide_tensors(text: bytes, tail: bytes, reading: Reading) -> list[Piece]:
-    """Divide a request of V2: each tensor in the JSON, and their bytes behind it."""
-    found = _members(text, json_text.root(text))["inputs"] if text else Span(0, 0)
-    spans = list(json_text.items(text, found))
-    columns = _list_columns(reading, len(spans) or 1)
-    raw = [(at, _raw_of(part)) for column in columns for at, part in column if part.data is None]
-    if b"".join(content for _, content in raw) != tail:
-        raise _NotKept("the tensors do not say where the binary data end")
-    objects = [*map(_divide_object, (text[slice(*span)] for span in spans), columns)]
-    return [*_cut(text, objects, spans), *raw]
+            changed = {"shape": json.dumps(tensor.shape).encode()}
+            if tensor.data is None:
+                raw = _raw_of(tensor)
+                size = {"binary_data_size": str(len(raw)).encode()}
+                changed["parameters"] = object_json({**tensor.parameters, **size})
+                tail += raw
+            else:
+                changed["data"] = tensor.data
+            alone.append(object_json({**objects[tensor.position], **changed}))
+        head = object_json({**members, "inputs": b"[" + b",".join(alone) + b"]"})
+        yield [head + tail], len(head)
 
 
 def _raw_of(tensor: Tensor) -> bytes:
     return tensor.raw if tensor.raw is not None else encoded(BYTES, tensor.values or ()) or b""
 
 
-def _divide_object(text: bytes, column: _Column) -> list[Piece]:
-    owner, rows = column[0][0], [(index, (part.data or b"")[1:-1]) for index, part in column]
-    members = {} if len(column) == 1 else _members(text, json_text.root(text))
-    if "data" not in members or column[0][1].data is None:
-        return [(owner, text)]
-    spans, at = [], members["data"].start
-    for _, row in rows:  # nothing but commas, brackets and blanks is between them
-        start = text.index(row, at)
-        at = start + len(row)
-        spans.append(Span(start, at))
-    return _cut(text, [[row] for row in rows], spans, owner)
-
-
-def _divide_message(written: bytes, reading: Reading) -> list[Piece]:
-    """Divide a ModelInferRequest: its inputs, then their raw contents, then everything else."""
-    read = message("inference.ModelInferRequest").FromString(written)
-    columns = _list_columns(reading, len(read.inputs))
+def _divide_message(written: bytes, reading: Reading) -> Iterator[bytes]:
+    """Divide a ModelInferRequest."""
+    name = message("inference.ModelInferRequest")
+    read, rest = name.FromString(written), name.FromString(written)
+    del rest.inputs[:], rest.raw_input_contents[:]
     raw = assign_raw(read.inputs, read.raw_input_contents)
-    if len(read.raw_input_contents) > sum(content is not None for content in raw):
-        raise _NotKept("the message has values that were not read")
-    inputs: list[Piece] = []
-    contents: list[Piece] = []
-    for tensor, column, content in zip(read.inputs, columns, raw, strict=True):
-        owner, typed = column[0][0], []
-        if content is not None:
-            contents += _wrap(7, owner, [(index, _raw_of(part)) for index, part in column])
-        elif field := contents_field(tensor):
-            values = message("inference.InferTensorContents")
-            rows = [(index, values(**{field: part.values})) for index, part in column]
-            typed = _wrap(5, owner, [(index, row.SerializeToString()) for index, row in rows])
-            tensor.contents.ClearField(field)
-        if tensor.contents.ByteSize():
-            raise _NotKept("the message has values that were not read")
-        inputs += _wrap(5, owner, [(owner, tensor.SerializeToString()), *typed])
-    del read.inputs[:], read.raw_input_contents[:]
-    return [*inputs, *contents, (0, read.SerializeToString())]
+    fields = [contents_field(tensor) for tensor in read.inputs]
+    for tensor in read.inputs:
+        tensor.ClearField("contents")
+    for inputs in reading.shares:
+        alone = name()
+        alone.CopyFrom(rest)
+        for part in inputs:
+            tensor, field = alone.inputs.add(), fields[part.position]
+            tensor.CopyFrom(read.inputs[part.position])
+            tensor.shape[:] = part.shape
+            if raw[part.position] is not None:
+                alone.raw_input_contents.append(_raw_of(part))
+            elif field:
+                getattr(tensor.contents, field).extend(part.values or ())
+        yield bytes(alone.SerializeToString())
 
 
-def _divide_run(written: bytes, reading: Reading) -> list[Piece]:
-    read = message("RunRequest").FromString(written)
-    items = [item.SerializeToString() for item in read.inputs]
-    if len(items) != len(reading.inferences):
+def _divide_run(written: bytes, reading: Reading) -> Iterator[bytes]:
+    """Divide OMI's RunRequest."""
+    name = message("RunRequest")
+    read, alone = name.FromString(written), name.FromString(written)
+    if len(read.inputs) != len(reading.inferences):
         raise _NotKept("the items do not divide by the inferences")
-    del read.inputs[:]
-    wrapped = [_wrap(1, owner, [(owner, item)]) for owner, item in enumerate(items)]
-    return [(0, read.SerializeToString()), *(piece for pieces in wrapped for piece in pieces)]
-
-
-def _wrap(field: int, owner: int, pieces: Sequence[Piece]) -> list[Piece]:
-    head = bytearray([field << 3 | 2])
-    size = sum(len(content) for _, content in pieces)
-    while size > 0x7F:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return [(owner, bytes(head)), *pieces]
+    for item in read.inputs:
+        del alone.inputs[:]
+        alone.inputs.append(item)
+        yield bytes(alone.SerializeToString())
