@@ -101,12 +101,9 @@ def change_values(value: Json, steps: Sequence[str], change: Callable[[Json], An
         items = [change_values(item, rest, change) for item in value]
         return [item for item in items if item is not GONE]
     if isinstance(value, dict) and step in value:
-        return _without_gone({**value, step: change_values(value[step], rest, change)})
+        members = {**value, step: change_values(value[step], rest, change)}
+        return {name: member for name, member in members.items() if member is not GONE}
     return value
-
-
-def _without_gone(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: member for name, member in members.items() if member is not GONE}
 
 
 def _rewrite(raw: AnyStr, redact: Callable[[Json], Any]) -> AnyStr | None:
@@ -133,10 +130,8 @@ _QUOTE: Final = re.compile(r""", near ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
 
 class Redactor:
-    """The redactions of one exchange: `request`, then `reading`, `id` and `metadata`.
-
-    `key`: the key of the hash; if it is empty, values are dropped.
-    """
+    """The redactions of one exchange: `request`, then `reading`, `id` and `metadata`. Without the
+    `key` of the hash, values are dropped."""
 
     def __init__(self, redactions: Sequence[Redaction], key: str, *, limit: int) -> None:
         self._key, self._limit = key.encode(), limit
@@ -173,11 +168,11 @@ class Redactor:
         """Return an id, or what replaces it; None if it was dropped."""
         return None if name is None else self._removed.get(name, name)
 
-    def metadata(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def metadata(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return names and values of metadata, redacted."""
-        how = self._keys
-        replaced = {name: self._replace(how[name], values[name]) for name in values if name in how}
-        return _without_gone({**values, **replaced})
+        for name, how in self._keys.items():
+            values = change_values(values, (name,), partial(self._replace, how))
+        return values
 
     def request(self, exchange: Exchange) -> Exchange:
         """Return the exchange with its request redacted; over gRPC, where no path leads into
@@ -265,9 +260,10 @@ class Redactor:
         """Redact a body: by path, all metadata in it, and itself, which may be metadata."""
         for steps, how in paths.items():
             document = change_values(document, steps, partial(self._replace, how))
-        if not self._keys or not isinstance(document, dict):
-            return self._redact_metadata(document) if self._keys else document
-        return self._redact_metadata(self.metadata(document), depth=None)
+        if not self._keys:
+            return document
+        depth = None if isinstance(document, dict) else 0
+        return self._redact_metadata(self.metadata(document), depth)
 
     def _redact_data(self, data: bytes | None) -> bytes | None:
         """Redact the datum of a gRPC request, which may be the JSON of its tensors."""

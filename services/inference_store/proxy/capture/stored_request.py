@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import orjson
 
@@ -33,13 +33,8 @@ from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
 MOST_BYTES: Final = 256 * 1024
 """The most bytes of a request without its data: the metadata blob has to stay readable."""
-_SHORTEST: Final = 16
-"""Shorter values stay where they are."""
-_MOST_VALUES: Final = 64
-"""The most values that are looked for in a datum."""
-_BEGINNING, _MOST_TIMES = 64, 8
-
-Reference: TypeAlias = Mapping[str, Any]
+# Shorter values are not looked for; of one the beginning; how often; how many values.
+_SHORTEST, _BEGINNING, _MOST_TIMES, _MOST_VALUES = 16, 64, 8, 64
 
 
 class _NotKept(ValueError):
@@ -119,19 +114,18 @@ def _encode(content: bytes) -> Any:
 
 def _list_references(
     content: bytes, data: bytes, tensors: Sequence[Tensor]
-) -> Iterator[tuple[Reference, bytes]]:
+) -> Iterator[tuple[dict[str, Any], bytes]]:
     if len(data) < _SHORTEST:
         return
     escapes = {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
+    start, characters = data[:30], data[:30].decode(errors="ignore").encode()
     for form in ("bytes", "text", "ascii", "base64"):
         reference: dict[str, Any] = {"data": form}
         reference |= {"escapes": escapes} if escapes and form != "bytes" else {}
-        is_text = form in ("text", "ascii")
-        start = data[:30].decode(errors="ignore").encode() if is_text else data[:30]
         with suppress(UnicodeDecodeError):
-            found = write(reference, start) in content
-            if found and _find(content, written := write(reference, data)) >= 0:
-                yield reference, written
+            beginning = write(reference, start if form in ("bytes", "base64") else characters)
+            if beginning in content and _find(content, whole := write(reference, data)) >= 0:
+                yield reference, whole
                 return
     values = (each for each in _list_values(content, tensors) if len(each[0]) >= _SHORTEST)
     for value, form, text in islice(values, _MOST_VALUES):
@@ -159,7 +153,7 @@ def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[by
             yield raw, "decoded", b64encode(raw)
 
 
-def write(reference: Reference, datum: bytes) -> bytes:
+def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
     """Write what a reference refers to: docs/reference/proxy.md says how."""
     value, form = datum[reference.get("from", 0) : reference.get("to")], reference["data"]
     if form == "bytes":
