@@ -44,7 +44,6 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-_LONGEST: Final = 8192
 
 
 def select_headers(headers: Headers, names: Collection[str]) -> list[tuple[str, str]]:
@@ -56,7 +55,7 @@ def metadata_from_headers(headers: Headers, allowed: Collection[str]) -> dict[st
     """Return the allowed headers as metadata; repeated ones are joined by commas."""
     found = select_headers(headers, allowed)
     joined = {name: ", ".join(value for key, value in found if key == name) for name, _ in found}
-    return {name: text[:_LONGEST].replace("\0", "\ufffd") for name, text in joined.items()}
+    return {name: text[:8192].replace("\0", "\ufffd") for name, text in joined.items()}
 
 
 def find_trace(headers: Headers) -> tuple[str, str] | None:
@@ -74,8 +73,7 @@ def remove_parameters(
     return "&".join(part for part, *pair in parts if not is_removed(*map(unquote_plus, pair)))
 
 
-GONE: Final = object()
-"""In place of a value that is removed."""
+GONE: Final = object()  # in place of a value that is removed
 # What an answer repeats: its id, and the parameters of all or of a tensor. An OpenAI server's
 # answers stand within an object of ours. The names of other paths may be those of results.
 _REPEATED: Final = re.compile(r"id$|(?:inputs\[\]\.)?parameters(?![^.\[])")

@@ -44,10 +44,8 @@ class _NotKept(ValueError):
 def build_requests(
     exchange: Exchange, reading: Reading, allowed: Sequence[str], *, limit: int
 ) -> list[dict[str, Any]]:
-    """Return the stored request of each inference of a reading.
-
-    `allowed`: the headers to keep; `limit`: the most bytes of a decoded body.
-    """
+    """Return the stored request of each inference of a reading. `allowed`: the headers to keep;
+    `limit`: the most bytes of a decoded body, and of all requests together."""
     headers = select_headers(exchange.request_headers, {*allowed, *NEEDED})
     request: dict[str, Any] = {
         "method": exchange.method,
@@ -136,8 +134,7 @@ def _list_references(
 
 
 def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[bytes, str, bytes]]:
-    """Yield values, in the order of the message, with the form and the text that a datum's JSON has
-    for each."""
+    """Yield values in the message's order, each with its form and text in the JSON of a datum."""
     run = None if tensors else parsed("RunRequest", content)
     files = [file for item in run.inputs for file in item.input.values()] if run else []
     for file in sorted(files, key=content.find):
@@ -177,8 +174,7 @@ def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
 def _divide(
     exchange: Exchange, reading: Reading, limit: int
 ) -> Iterator[tuple[Sequence[bytes], int | None]]:
-    """Yield the messages of each inference, and the length of their JSON if it changed. Raises
-    _NotKept."""
+    """Yield the messages of each inference, and the length of their JSON if it changed."""
     if not exchange.request.whole:
         raise _NotKept("the body was over a cap, broke off, or was redacted")
     parts, is_rest = exchange.request.parts, exchange.transport == "rest"
@@ -229,7 +225,6 @@ def _read_items(text: bytes) -> list[bytes]:
 
 
 def _divide_tensors(text: bytes, reading: Reading) -> Iterator[tuple[Sequence[bytes], int]]:
-    """Divide a request of V2, whose JSON this is."""
     members = _read_members(text, json_text.root(text))
     objects = [_read_members(item, json_text.root(item)) for item in _read_items(members["inputs"])]
     for inputs in reading.shares:
@@ -253,7 +248,6 @@ def _raw_of(tensor: Tensor) -> bytes:
 
 
 def _divide_message(written: bytes, reading: Reading) -> Iterator[bytes]:
-    """Divide a ModelInferRequest."""
     name = message("inference.ModelInferRequest")
     read, rest = name.FromString(written), name.FromString(written)
     del rest.inputs[:], rest.raw_input_contents[:]
@@ -276,7 +270,6 @@ def _divide_message(written: bytes, reading: Reading) -> Iterator[bytes]:
 
 
 def _divide_run(written: bytes, reading: Reading) -> Iterator[bytes]:
-    """Divide OMI's RunRequest."""
     name = message("RunRequest")
     read, alone = name.FromString(written), name.FromString(written)
     if len(read.inputs) != len(reading.inferences):
