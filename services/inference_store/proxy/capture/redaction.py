@@ -118,11 +118,9 @@ def _rewrite(raw: AnyStr, redact: Callable[[Json], Any]) -> AnyStr | None:
 
 
 _HASHED: Final = re.compile("hmac-sha256:[0-9a-f]{64}")
-_OF_THE_INPUT: Final = ("prompt", "prompts", "arguments")
 _SECTIONS: Final = ("standard_metadata", "extended_metadata", "metadata")
 _MOST_LEVELS: Final = 32
 """Nested lists, objects and texts of metadata that are searched: what is deeper is not kept."""
-_NO_ERROR: Final = "not kept: it may repeat what a redaction takes out of the request"
 _NO_ANSWER: Final = "what cannot be read of the answer is not kept: a redaction may name it"
 _QUOTE: Final = re.compile(r""", near ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
@@ -148,11 +146,9 @@ class Redactor:
         }
         self._is_in_body = bool(self._keys or self._paths)
         self._is_unread = False
-        self._removed: dict[str, str | None] = {}
-        """Texts that were replaced, and by what; None if nothing stands in their place."""
+        self._removed: dict[str, str | None] = {}  # texts, and what stands in their place
         self._hashes_input = bool(key) and "hash" in inputs.values()
-        self.drops_input = bool(inputs)
-        """True if no datum is kept."""
+        self.drops_input = bool(inputs)  # no datum is kept
 
     def hash_of_input(self, data: bytes) -> str | None:
         """Return the hash of a dropped datum, if one is captured."""
@@ -179,7 +175,6 @@ class Redactor:
         if self._is_in_body and exchange.transport == "rest":
             body = self._redact_body(request, headers)
             self._is_unread = body is None
-            # its size shows that there was a body
             request, headers = body or (request.dropped(), headers)
         names = {*self._keys, *self._headers}
         query = remove_parameters(exchange.query, lambda n, v: n in names or v in self._removed)
@@ -210,7 +205,7 @@ class Redactor:
         ]
         if is_odd and problem and self._is_in_body:
             problem = Problem(f"{_QUOTE.sub('', problem)}; {_NO_ANSWER}", *problem.reasons)
-        hidden = _OF_THE_INPUT if self.drops_input or by_path else ()
+        hidden = ("prompt", "prompts", "arguments") if self.drops_input or by_path else ()
         return replace(
             reading,
             inferences=inferences,
@@ -285,7 +280,7 @@ class Redactor:
 
     def _redact_error(self, error: str | None, *, hides: bool) -> str | None:
         quotes = error and (hides or any(text and text in error for text in self._removed))
-        return _NO_ERROR if quotes else error
+        return "not kept: it may repeat what a redaction takes out" if quotes else error
 
     def _hash(self, value: bytes) -> str:
         return "hmac-sha256:" + hmac.digest(self._key, value, "sha256").hex()

@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -74,8 +74,7 @@ def build_requests(
     return requests
 
 
-# The datum in a message: whole, as it is or as JSON writes it; else the values of the message that
-# the datum's JSON has. What is not found stays in the message.
+# The datum in a message: whole, in some form; else the message's values that the datum's JSON has.
 
 _ESCAPES: Final = (("/", "\\/"), ("+", "\\u002B"))
 """What some writers of JSON escape though they need not: PHP and .NET."""
@@ -168,13 +167,11 @@ def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
     return text.encode()
 
 
-# The messages of each inference.
+Messages: TypeAlias = tuple[Sequence[bytes], int | None]
+"""The messages of an inference, and the length of their JSON if it changed."""
 
 
-def _divide(
-    exchange: Exchange, reading: Reading, limit: int
-) -> Iterator[tuple[Sequence[bytes], int | None]]:
-    """Yield the messages of each inference, and the length of their JSON if it changed."""
+def _divide(exchange: Exchange, reading: Reading, limit: int) -> Iterator[Messages]:
     if not exchange.request.whole:
         raise _NotKept("the body was over a cap, broke off, or was redacted")
     parts, is_rest = exchange.request.parts, exchange.transport == "rest"
@@ -188,8 +185,7 @@ def _divide(
     elif len(parts) != 1 or not (is_rest or reading.shares or exchange.path == RUN):
         raise _NotKept("the messages do not divide by the inferences")
     elif not is_rest:
-        divide = _divide_message if reading.shares else _divide_run
-        yield from (([written], None) for written in divide(parts[0], reading))
+        yield from (_divide_message if reading.shares else _divide_run)(parts[0], reading)
     else:
         text, headers = parts[0], exchange.request_headers
         text = text[: json_part(text, headers)] if reading.shares else text
@@ -198,7 +194,7 @@ def _divide(
         yield from (_divide_tensors if reading.shares else _divide_items)(text, reading)
 
 
-def _divide_items(text: bytes, reading: Reading) -> Iterator[tuple[Sequence[bytes], None]]:
+def _divide_items(text: bytes, reading: Reading) -> Iterator[Messages]:
     members: dict[str, bytes] = {}
     before, after = b"[", b"]"
     if reading.items is None:
@@ -224,7 +220,7 @@ def _read_items(text: bytes) -> list[bytes]:
     return [text[slice(*span)] for span in json_text.items(text, json_text.root(text))]
 
 
-def _divide_tensors(text: bytes, reading: Reading) -> Iterator[tuple[Sequence[bytes], int]]:
+def _divide_tensors(text: bytes, reading: Reading) -> Iterator[Messages]:
     members = _read_members(text, json_text.root(text))
     objects = [_read_members(item, json_text.root(item)) for item in _read_items(members["inputs"])]
     for inputs in reading.shares:
@@ -247,7 +243,7 @@ def _raw_of(tensor: Tensor) -> bytes:
     return tensor.raw if tensor.raw is not None else encoded(BYTES, tensor.values or ()) or b""
 
 
-def _divide_message(written: bytes, reading: Reading) -> Iterator[bytes]:
+def _divide_message(written: bytes, reading: Reading) -> Iterator[Messages]:
     name = message("inference.ModelInferRequest")
     read, rest = name.FromString(written), name.FromString(written)
     del rest.inputs[:], rest.raw_input_contents[:]
@@ -266,10 +262,10 @@ def _divide_message(written: bytes, reading: Reading) -> Iterator[bytes]:
                 alone.raw_input_contents.append(_raw_of(part))
             elif field:
                 getattr(tensor.contents, field).extend(part.values or ())
-        yield bytes(alone.SerializeToString())
+        yield [alone.SerializeToString()], None
 
 
-def _divide_run(written: bytes, reading: Reading) -> Iterator[bytes]:
+def _divide_run(written: bytes, reading: Reading) -> Iterator[Messages]:
     name = message("RunRequest")
     read, alone = name.FromString(written), name.FromString(written)
     if len(read.inputs) != len(reading.inferences):
@@ -277,4 +273,4 @@ def _divide_run(written: bytes, reading: Reading) -> Iterator[bytes]:
     for item in read.inputs:
         del alone.inputs[:]
         alone.inputs.append(item)
-        yield bytes(alone.SerializeToString())
+        yield [alone.SerializeToString()], None
