@@ -66,9 +66,7 @@ def build_requests(
             size = len(orjson.dumps(parts))
             total += size
             if size > MOST_BYTES or total > limit:
-                raise _NotKept(
-                    f"the request without its data is over {MOST_BYTES} bytes, or of all {limit}"
-                )
+                raise _NotKept(f"without its data it is over {MOST_BYTES} bytes, or all {limit}")
     except _NotKept as exc:
         return [request | {"why": str(exc)} for _ in reading.inferences]
     return requests
@@ -222,6 +220,8 @@ def _read_items(text: bytes) -> list[bytes]:
 
 def _divide_tensors(text: bytes, reading: Reading) -> Iterator[Messages]:
     members = _read_members(text, json_text.root(text))
+    if "inputs" not in members:
+        raise _NotKept("the members of `generate` do not divide by the inferences")
     objects = [_read_members(item, json_text.root(item)) for item in _read_items(members["inputs"])]
     for inputs in reading.shares:
         alone, tail = [], b""

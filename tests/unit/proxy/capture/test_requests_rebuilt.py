@@ -26,6 +26,7 @@ from .captured import (
     UNKNOWN,
     VISION,
     SampleRequest,
+    capture_request,
     check_rebuilt,
     encode_run,
     make_sized_request,
@@ -325,3 +326,7 @@ def test_says_why_a_request_is_not_kept() -> None:
         (request,) = build_requests(exchange(body, **changes), reading, (), limit=1 << 24)
         assert request["messages"] is None
         assert why in request["why"]
+    flat = SampleRequest("v2", "/v2/models/m/generate", [b'{"a": "x", "b": "y"}'], rules=VISION)
+    requests = capture_request(flat._replace(answer=b"")).requests
+    assert len(requests) == 2
+    assert "generate" in requests[1]["why"]
