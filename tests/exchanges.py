@@ -2,7 +2,7 @@
 and requests as they are stored."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
-from inference_store.proxy.capture.request_pieces import write
+from inference_store.proxy.capture.stored_request import write
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.documents import decoded
@@ -104,20 +104,12 @@ def exchange(body: bytes | None = None, answer: bytes | None = None, /, **change
     return replace(new_exchange, **changes)
 
 
-Parts = Sequence[Any]
+def rebuild_messages(messages: Sequence[Sequence[Any]], data: bytes) -> list[bytes]:
+    """Rebuild the messages of a stored request. `data`: the data blob."""
+    return [b"".join(_read_part(part, data) for part in parts) for parts in messages]
 
 
-def rebuild_messages(
-    messages: Sequence[Parts], data: Mapping[int, bytes], own: Mapping[int, Parts]
-) -> list[bytes]:
-    """Rebuild the messages of a stored request. By batch index: `data` are the data blobs, `own`
-    the `parts` of the other inferences. Raise KeyError if one of them is missing."""
-    return [b"".join(read_part(part, data, own) for part in parts) for parts in messages]
-
-
-def read_part(part: Any, data: Mapping[int, bytes], own: Mapping[int, Parts]) -> bytes:
+def _read_part(part: Any, data: bytes) -> bytes:
     if isinstance(part, str):
         return part.encode()
-    if "of" in part:
-        return read_part(own[part["of"]][part["part"]], data, {})
-    return base64.b64decode(part["base64"]) if "base64" in part else write(part, data[part["data"]])
+    return base64.b64decode(part["base64"]) if "base64" in part else write(part, data)

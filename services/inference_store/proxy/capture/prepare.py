@@ -376,33 +376,24 @@ class CaptureBuilder:
         requests = self._build_requests()
         captured = self._describe_capture() | {"producer": producer, "sequence": sequence}
         captured |= {"segment": segment.key} if segment.key else {}
-        first: dict[str, Any] = {}
         chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
         for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
-            event, metadata_key = self._build_inference(
-                draft,
-                index,
-                inference,
-                ids,
-                {"request": first | requests[index], "capture": captured},
-            )
+            rest = {"request": requests[index], "capture": captured}
+            event = self._build_inference(draft, index, inference, ids, rest)
             key = f"{self._model_id}/{ids.inference_id}".encode()
             events.append(Event(sequence, key, event))
-            # The rest of a batch's request is stored once: it is as large as all inferences
-            # together.
-            first = first or {"of": metadata_key}
         return Prepared(draft, events, tuple(self._problems))
 
     def _build_requests(self) -> list[dict[str, Any]]:
-        first, *others = build_requests(
+        requests = build_requests(
             self._exchange,
             self._reading,
             self._work.rules.metadata_headers,
             limit=self._limit,
         )
         if self._redactor.keeps_body(self._exchange.transport):
-            return [first, *others]
-        return [first | {"messages": None, "why": "a redaction removes it"}, *({} for _ in others)]
+            return requests
+        return [each | {"messages": None, "why": "a redaction removes it"} for each in requests]
 
     def _build_inference(
         self,
@@ -411,8 +402,8 @@ class CaptureBuilder:
         inference: Inference,
         ids: Ids,
         rest: Mapping[str, Any],
-    ) -> tuple[bytes, str]:
-        """Add the blobs of an inference, and return its event and the key of its metadata."""
+    ) -> bytes:
+        """Add the blobs of an inference, and return its event."""
         keys = dict.fromkeys(("data_storage_key", "inference_storage_key"), "")
         if inference.data is not None:
             keys["data_storage_key"] = draft.add(index, "data", inference.data)
@@ -424,9 +415,8 @@ class CaptureBuilder:
         metadata = encode_metadata(self._standard, inference.metadata)
         blob = make_metadata_blob(metadata, event, rest)
         key = draft.add(index, "metadata", blob)
-        return (
-            complete_event(event, metadata_key=key, metadata=metadata, response=inference.response),
-            key,
+        return complete_event(
+            event, metadata_key=key, metadata=metadata, response=inference.response
         )
 
     def _build_event(

@@ -51,13 +51,17 @@ def test_a_redacted_path_is_nowhere_and_the_rest_can_be_sent_again() -> None:
 
 
 def test_a_redacted_header_is_nowhere() -> None:
+    """Nor a parameter of the URL with its name or value."""
     headers = [("x-user", SECRET), ("x-request-id", SECRET)]
     redactions = (
         Redaction(what="header", name="X-User"),
         Redaction(what="header", name="x-request-id"),
     )
     rules = Rules(redactions=redactions, metadata_headers=("x-user", "x-request-id"))
-    assert not prepare(exchange(request_headers=headers), rules).holds(SECRET.encode())
+    query = f"a={SECRET}&x-user=4711-secret%20&b=1"
+    captured = prepare(exchange(request_headers=headers, query=query), rules)
+    assert not captured.holds(SECRET.encode())
+    assert captured.requests[0]["query"] == "b=1"
 
 
 @pytest.mark.parametrize("how", ["drop", "hash"])
@@ -136,20 +140,9 @@ def test_finds_a_key_at_any_depth(envelope: Any, kinds: list[str], transport: st
     assert (b"hall" in result) is (len(kinds) < 10)
 
 
-def test_finds_a_key_in_texts_between_their_lengths() -> None:
-    item = orjson.dumps(ITEM)
-    # the first length looks like UTF-32
-    for other in (b"", b"hall", b"\xff\xd8\xff\x00"):
-        raw = b"".join(len(part).to_bytes(4, "little") + part for part in (item, other))
-        redaction = make_redactor(Redaction(what="metadata", name="user"))
-        reading = Reading(inferences=[Inference(data=raw)])
-        (redacted,) = redaction.reading(reading, exchange(transport="grpc")).inferences
-        assert redacted.data is None, other
-
-
 def test_metadata_that_are_not_named_stay_as_they_were() -> None:
     value = '{"a":  [1.50, "\\u00e9"]}'
-    items = [{"key": "trip", "type": "object", "value": value}, {"key": "b", "value": "{user"}]
+    items = [{"key": "trip", "type": "object", "value": value}, {"key": "b", "value": "a user: {"}]
     inference = Inference(metadata=[orjson.dumps(items)])
     redaction = make_redactor(Redaction(what="metadata", name="user"))
     (redacted,) = redaction.reading(Reading(inferences=[inference]), exchange()).inferences
@@ -230,11 +223,10 @@ def test_a_path_has_steps_or_is_refused() -> None:
         ("inputs[].parameters.user", ("inputs", "[]", "parameters", "user")),
         ("tags[]", ("tags", "[]")),
         ("[].a", ("[]", "a")),
-        ('a."b.c".d', ("a", "b.c", "d")),
-        ('"say \\"x\\""', ('say "x"',)),
+        (r"a.b\.c.d", ("a", "b.c", "d")),
     ):
         assert parse_path(path) == steps
-    for path in ("", ".", "a[0]", "a[", 'a."b'):
+    for path in ("", ".", "a..b", "a[0]", "a[", "a\\"):
         with pytest.raises(ValueError, match="path"):
             parse_path(path)
 

@@ -26,6 +26,7 @@ from .captured import (
     UNKNOWN,
     VISION,
     SampleRequest,
+    capture_request,
     check_rebuilt,
     encode_run,
     make_sized_request,
@@ -204,7 +205,6 @@ TEXT = "What a day; caf\u00e9s / bars. " * (LARGE // 20)
 LARGE_IMAGE = IMAGE + bytes(range(256)) * (LARGE // 256)
 """Its base64 has each character that there is."""
 CODED = base64.b64encode(LARGE_IMAGE).decode()
-LINES = base64.encodebytes(LARGE_IMAGE).decode()
 PACKED = struct.pack(f"<{len(NUMBERS)}f", *NUMBERS)
 CHAT = [{"role": "system", "content": TEXT}, {"role": "user", "content": TEXT + "?"}]
 PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{CODED}"}}
@@ -231,7 +231,7 @@ LARGE_REQUESTS = {
     ),
     "instances of numbers": _make_instances_request([NUMBERS, NUMBERS[1:]], _write_indented),
     "an item of two files": SampleRequest(
-        "omi", "/ModzyModel/Run", [encode_run({"a.png": bytes(LARGE), "b.txt": TEXT.encode()})], b""
+        "omi", "/ModzyModel/Run", [encode_run({"a.png": LARGE_IMAGE, "b.txt": b"a text"})], b""
     ),
     "typed tensors": write_message(
         [("FP32", [-1], NUMBERS), ("INT64", [-1], range(LARGE // 8))], raw=False
@@ -248,8 +248,6 @@ LARGE_REQUESTS = {
     "base64 in an indented list": _make_image_request(CODED, _write_indented),
     "base64 as PHP writes it": _make_image_request(CODED, _write_as_php),
     "base64 as .NET writes it": _make_image_request(CODED, _write_as_dotnet),
-    "base64 in lines": _make_image_request(LINES, _write_as_python),
-    "base64 in lines, as PHP writes it": _make_image_request(LINES, _write_as_php),
 }
 ROWS = [[at / 4, at / 8, at / 16, -at / 32] for at in range(400)]
 """So many that looking for each in the whole request would take too long."""
@@ -328,3 +326,7 @@ def test_says_why_a_request_is_not_kept() -> None:
         (request,) = build_requests(exchange(body, **changes), reading, (), limit=1 << 24)
         assert request["messages"] is None
         assert why in request["why"]
+    flat = SampleRequest("v2", "/v2/models/m/generate", [b'{"a": "x", "b": "y"}'], rules=VISION)
+    requests = capture_request(flat._replace(answer=b"")).requests
+    assert len(requests) == 2
+    assert "generate" in requests[1]["why"]
