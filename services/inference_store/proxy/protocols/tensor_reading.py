@@ -18,7 +18,7 @@ Behind the bridge to an OMI container, element i of each tensor is a file of ite
 reports in headers (over gRPC: in trailing metadata) the facts of a Run that V2 has no field for.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -80,14 +80,19 @@ class Split:
 
 
 def split(
-    request: InferRequest, response: InferResponse | None, model: Model, stream: bool = False
+    request: InferRequest,
+    response: InferResponse | None,
+    model: Model,
+    *,
+    stream: bool = False,
+    is_bridged: bool = False,
 ) -> Split:
     """Split a request into inferences, unless its answer is a stream. An answer that is an error
-    counts as none."""
-    whole = keep_whole(request, response)
-    if stream:
-        return whole
-    outputs = whole.shares[0].outputs
+    counts as none. `is_bridged`: into the items of an OMI container."""
+    outputs = None if response is None or response.error is not None else response.outputs
+    whole = Split([Share(request.inputs, outputs)])
+    if stream or is_bridged:
+        return whole if stream else _split_items(whole)
     try:
         inputs = _divide_inputs(request.inputs, outputs, model)
     except _TooMany:
@@ -103,14 +108,7 @@ def split(
         sentence = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
         problem = Problem(sentence, ("response", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
-    shares = [Share(*pair) for pair in zip(inputs, parts, strict=True)]
-    return Split(shares)
-
-
-def keep_whole(request: InferRequest, response: InferResponse | None) -> Split:
-    """Return a request as one inference, whatever it contains."""
-    outputs = None if response is None or response.error is not None else response.outputs
-    return Split([Share(request.inputs, outputs)])
+    return Split(list(map(Share, inputs, parts)))
 
 
 def _divide_inputs(
@@ -130,27 +128,24 @@ def _divide_inputs(
 
 def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model) -> bool:
     """Return whether a request that was not divided looks like a batch, if the model may be a
-    vision model: several files or arrays of pixels, or inputs and outputs with the same first
-    dimension."""
+    vision model: several files (only the first elements are opened) or arrays of pixels, or inputs
+    and outputs with the same first dimension."""
     task_type = task_type_of(model.task_type)
     if task_type.read is not None and not task_type.vision:
         return False
-    arrays = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
-    if _may_hold_files(inputs) or len(arrays) > len(set(arrays)):
-        return True
-    counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
-    return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
-
-
-def _may_hold_files(inputs: Sequence[Tensor]) -> bool:
-    """Return whether more than one element may be a file; only the first ones are opened."""
     elements = [
         (tensor, element)
         for tensor in inputs
         if tensor.datatype == BYTES
         for element in islice(bytes_values(tensor, _MOST_OPENED) or (), _MOST_OPENED)
     ][:_MOST_OPENED]
-    return len(elements) > 1 and sum(may_be_file(*element) for element in elements) > 1
+    if len(elements) > 1 and sum(may_be_file(*element) for element in elements) > 1:
+        return True
+    arrays = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
+    if len(arrays) > len(set(arrays)):
+        return True
+    counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
+    return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
 
 
 def _count_rows(tensor: Tensor) -> int | None:
@@ -174,12 +169,9 @@ def _divide_images(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
     inference."""
     if len({tensor.datatype for tensor in inputs}) != 1:
         return None
-    if inputs[0].datatype != BYTES:
-        _expect_few(len(inputs))
-        return [[tensor] for tensor in inputs]
     parts: list[Sequence[Tensor]] = []
     for tensor in inputs:
-        elements = bytes_values(tensor, MOST_INFERENCES)
+        elements = bytes_values(tensor, MOST_INFERENCES) if tensor.datatype == BYTES else None
         if elements is None or len(elements) < 2:
             parts.append([tensor])
         else:
@@ -246,26 +238,26 @@ def read_run(headers: Headers) -> Run | None:
     return Run(int(code), header(headers, MODEL_VERSION) or None)
 
 
-def split_items(request: InferRequest, response: InferResponse | None) -> Split:
+def _split_items(whole: Split) -> Split:
     """Split a request into one inference per item; if the answer is an error, the items have no
     outputs."""
-    whole = keep_whole(request, response)
-    outputs, inputs = whole.shares[0].outputs, _transpose_elements(request.inputs)
-    if inputs is None:
+    (share,) = whole.shares
+    items = _transpose_elements(share.inputs)
+    if items is None:
         return whole
-    if outputs is None:
-        return Split([Share(item, None) for item in inputs])
-    answers = _transpose_elements(outputs)
-    if answers is None or len(answers) != len(inputs):
-        sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
+    if share.outputs is None:
+        return Split([Share(item, None) for item in items])
+    answers = _transpose_elements(share.outputs)
+    if answers is None or len(answers) != len(items):
+        sentence = f"the outputs are not of {len(items)} items: kept as one inference"
         return replace(whole, problem=Problem(sentence, ("response", "not_divided")))
     shares: list[Share] = []
-    for item, answer in zip(inputs, answers, strict=True):
+    for item, answer in zip(items, answers, strict=True):
         # a file that this item does not have is empty
-        contents = [(file, content) for file in answer if (content := _read_content(file))]
-        error = next((content for file, content in contents if file.name == ERROR), None)
+        files = [(file, content) for file in answer if (content := _read_content(file))]
+        error = next((content for file, content in files if file.name == ERROR), None)
         if error is None:
-            shares.append(Share(item, [file for file, _ in contents]))
+            shares.append(Share(item, [file for file, _ in files]))
         else:
             shares.append(Share(item, (), error=error.decode("utf-8", "replace")))
     return Split(shares)
@@ -315,17 +307,30 @@ def read_inferences(
     read one inference, whatever the request contains; `merge` joins the answers of a stream before.
     `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge.
     """
-    request, response = asked.request or InferRequest(), answered.response
-    divided = split_items(request, response) if run else split(request, response, model, stream)
-    vision = task_type_of(model.task_type).vision
-    inferences, all_problems = [], [*problems, asked.problem, answered.problem, divided.problem]
+    request, read = asked.request or InferRequest(), answered.response or InferResponse()
+    is_bridged = run is not None
+    divided = split(request, answered.response, model, stream=stream, is_bridged=is_bridged)
+    vision, alone = task_type_of(model.task_type).vision, len(divided.shares) == 1
+    inferences: list[Inference] = []
+    all_problems = [*problems, asked.problem, answered.problem, divided.problem]
     for share in divided.shares:
         is_read = asked.request is not None
         data = datum_of(share.inputs, vision=vision) if is_read else Datum(asked.whole)
-        answer = _build_answer(share, answered, alone=len(divided.shares) == 1)
-        inferences.append(_build_inference(request, share, data, answer))
+        answer = _build_answer(share, answered, alone=alone)
+        envelopes = _list_values("metadata", replace(request, inputs=share.inputs))
+        inferences.append(
+            Inference(
+                data=data.data,
+                data_content_type=data.content_type,
+                response=answer and answer.text,
+                metadata=[envelope for envelope in envelopes if envelope != b"null"],
+                ok=None if share.error is None else False,
+                error=share.error,
+            )
+        )
         all_problems += [data.problem, answer and answer.problem]
-    read = response or InferResponse()
+    all_problems.append(_find_misshapen("request", "input", request.inputs))
+    all_problems.append(_find_misshapen("response", "output", read.outputs))
     return Reading(
         inferences=inferences,
         model=read.model or request.model or None,
@@ -335,40 +340,19 @@ def read_inferences(
         action=_find_action(request),
         ok=None if read.error is None else False,
         error=read.error,
-        standard=_find_standard(request, run, alone=len(inferences) == 1),
+        standard=_find_standard(request, run, alone=alone),
         shares=[share.inputs for share in divided.shares] if asked.request else (),
         not_split=divided.not_split,
-        problem=join_problems([*all_problems, *_list_misshapen(request, response)]),
+        problem=join_problems(all_problems),
     )
 
 
-def _list_misshapen(request: InferRequest, response: InferResponse | None) -> Iterator[Problem]:
-    sides: tuple[tuple[CaptureSide, str, Sequence[Tensor]], ...] = (
-        ("request", "input", request.inputs),
-        ("response", "output", () if response is None else response.outputs),
-    )
-    for side, name, tensors in sides:
-        tensor = next(filter(contradicts_shape, tensors), None)
-        if tensor is not None:
-            sentence = f"{name} {tensor.name[:80]!r} does not have the values of its shape"
-            yield Problem(sentence, (side, "misshapen"))
-
-
-def _build_inference(
-    request: InferRequest, share: Share, data: Datum, answer: WrittenJson | None
-) -> Inference:
-    holders = (request.parameters, *(tensor.parameters for tensor in share.inputs))
-    envelopes = [
-        holder["metadata"] for holder in holders if holder.get("metadata", b"null") != b"null"
-    ]
-    return Inference(
-        data=data.data,
-        data_content_type=data.content_type,
-        response=answer.text if answer else None,
-        metadata=envelopes,
-        ok=None if share.error is None else False,
-        error=share.error,
-    )
+def _find_misshapen(side: CaptureSide, name: str, tensors: Iterable[Tensor]) -> Problem | None:
+    tensor = next(filter(contradicts_shape, tensors), None)
+    if tensor is None:
+        return None
+    sentence = f"{name} {tensor.name[:80]!r} does not have the values of its shape"
+    return Problem(sentence, (side, "misshapen"))
 
 
 def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> WrittenJson | None:
@@ -380,9 +364,7 @@ def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> Written
     if response.text is not None and (alone or share.outputs is None):
         return WrittenJson(response.text)
     members = {"model_name": response.model, "model_version": response.version, "id": response.id}
-    error = share.error if response.error is None else response.error
-    if error is not None:
-        members["error"] = error
+    members["error"] = share.error if response.error is None else response.error
     outputs = response.outputs if share.outputs is None else share.outputs
     return envelope_json(members, response.parameters, "outputs", outputs, "response")
 
@@ -392,20 +374,20 @@ def list_parameters(request: InferRequest) -> list[Parameters]:
     return [request.parameters, *(tensor.parameters for tensor in request.inputs)]
 
 
+def _list_values(name: str, request: InferRequest) -> list[bytes]:
+    return [holder[name] for holder in list_parameters(request) if name in holder]
+
+
 def _find_action(request: InferRequest) -> str | None:
     """Return the first `action` that is a text: the request's, then its inputs'."""
-    actions = [
-        value_of(holder["action"]) for holder in list_parameters(request) if "action" in holder
-    ]
+    actions = map(value_of, _list_values("action", request))
     return next((action for action in actions if type(action) is str), None)
 
 
-def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> Mapping[str, Any]:
+def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> dict[str, Any]:
     standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
-    prompts = next(
-        (holder["prompts"] for holder in list_parameters(request) if "prompts" in holder), b""
-    )
-    if prompts and len(prompts) <= _MOST_PROMPTS:
-        standard["prompts"] = value_of(prompts)
+    for prompts in _list_values("prompts", request)[:1]:
+        if len(prompts) <= _MOST_PROMPTS:
+            standard["prompts"] = value_of(prompts)
     arguments = arguments_of(request.inputs) if alone else {}
     return standard | ({"arguments": arguments} if arguments else {})
