@@ -39,47 +39,52 @@ from .v2 import remove_metadata
 
 LINES: Final = "application/jsonl"
 PARAMETERS: Final = "chariot-inference-parameters"
-_NONE: Final = MappingProxyType[str, Json]({})
 
 
 class _Item(NamedTuple):
-    """One datum, without its answer, and its parameters."""
+    """One datum and its parameters."""
 
-    inference: Inference
-    problem: Problem | None
-    parameters: Mapping[str, Json]
+    data: bytes
+    content_type: str | None
+    problem: Problem | None = None
+    parameters: Mapping[str, Json] = MappingProxyType({})
 
     @property
     def prompts(self) -> list[str]:
         """The prompts about an image."""
         prompts = self.parameters.get("prompts")
-        texts = prompts if isinstance(prompts, list) else []
-        return [prompt for prompt in texts if type(prompt) is str]
+        return [it for it in prompts if type(it) is str] if isinstance(prompts, list) else []
 
+    @property
+    def metadata(self) -> Sequence[bytes]:
+        """The envelope in the parameters, as JSON."""
+        envelope = self.parameters.get("metadata")
+        return () if envelope is None or envelope == "" else (documents.written(envelope),)
 
-def _build_item(
-    data: bytes,
-    kind: str | None,
-    problem: Problem | None = None,
-    parameters: Mapping[str, Json] = _NONE,
-) -> _Item:
-    envelope = parameters.get("metadata")
-    metadata = () if envelope is None or envelope == "" else (documents.written(envelope),)
-    inference = Inference(data=data, data_content_type=kind, metadata=metadata)
-    return _Item(inference, problem, parameters)
+    def answered(self, answer: Document, *, alone: bool) -> Inference:
+        """Return it with its answer. `alone`: that, and an error in it, are about this one only."""
+        error = documents.find_error(answer.value) if alone else None
+        return Inference(
+            data=self.data,
+            data_content_type=self.content_type,
+            response=answer.answer(),
+            metadata=self.metadata,
+            ok=None if error is None else False,
+            error=error,
+        )
 
 
 def _read_items(body: Document, headers: Headers) -> list[_Item]:
     """Return the items of a request, at least one; an unreadable body is one datum."""
     kind = media_type(headers)
     if body.problem:
-        return [_build_item(body.raw, kind or None, body.problem)]
+        return [_Item(body.raw, kind or None, body.problem)]
     if kind == LINES:
         items = [_read_envelope(line, f"line {number}") for number, line in _split_lines(body.raw)]
-        return items or [_build_item(body.raw, kind, Problem.unreadable("the request has no line"))]
+        return items or [_Item(body.raw, kind, Problem.unreadable("the request has no line"))]
     if kind in ("", JSON):
         return [_read_envelope(body.raw, NAMES["request"])]
-    return [_build_item(body.raw, kind, *_read_header(headers))]
+    return [_Item(body.raw, kind, *_read_header(headers))]
 
 
 def _split_lines(raw: bytes) -> list[tuple[int, bytes]]:
@@ -93,27 +98,26 @@ def _read_envelope(raw: bytes, part: str) -> _Item:
     document = Document("request", raw).as_json(part, exact=b'"metadata"' in raw)
     value = document.members.get("input")
     if document.problem:
-        return _build_item(raw, None, document.problem)
+        return _Item(raw, None, document.problem)
     if value is None:
         problem = f'{part} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
-        return _build_item(raw, JSON, Problem.unreadable(problem))
+        return _Item(raw, JSON, Problem.unreadable(problem))
     coded = from_text(value) if type(value) is str else None
     datum = coded or data_of(value, documents.member(raw, "input"))
     parameters = document.members.get("parameters")
     if parameters is None or isinstance(parameters, dict):
-        return _build_item(*datum, None, parameters or _NONE)
-    return _build_item(*datum, Problem.unreadable(f"the `parameters` of {part} are no object"))
+        return _Item(*datum, None, parameters or {})
+    return _Item(*datum, Problem.unreadable(f"the `parameters` of {part} are no object"))
 
 
 def _read_header(headers: Headers) -> tuple[Problem | None, Mapping[str, Json]]:
-    value = header(headers, PARAMETERS)
-    if value is None or not value.strip():
-        return None, _NONE
-    name = f"the header {PARAMETERS}"
+    value, name = header(headers, PARAMETERS) or "", f"the header {PARAMETERS}"
+    if not value.strip():
+        return None, {}
     document = Document("request", exchanged.utf8(value)).as_json(name, exact=True)
     if isinstance(document.value, dict):
         return None, document.value
-    return document.problem or Problem.unreadable(f"{name} is not a JSON object"), _NONE
+    return document.problem or Problem.unreadable(f"{name} is not a JSON object"), {}
 
 
 def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
@@ -133,13 +137,12 @@ def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     mismatch = Problem.mismatch(len(items), len(answers), "lines", "answer lines")
     if mismatch:
         joined = (replace(answer, problem=mismatch) if by_line else answers[0]).answer()
-        metadata = [envelope for item in items for envelope in item.inference.metadata]
+        metadata = [envelope for item in items for envelope in item.metadata]
         whole = Inference(data=request.raw, data_content_type=LINES, metadata=metadata)
         inferences = [replace(whole, response=joined)]
     else:
-        halves = [_build_answer(line, alone=by_line) for line in answers]
-        pairs = zip(items, halves, strict=True)
-        inferences = [item.inference.answered(half) for item, half in pairs]
+        pairs = zip(items, answers, strict=True)
+        inferences = [item.answered(line, alone=by_line) for item, line in pairs]
     ok, error = (None, None) if by_line else answers[0].find_failure(exchange.http_status)
     action, prompts = items[0].parameters.get("action"), items[0].prompts
     alike = prompts and all(item.prompts == prompts for item in items)
@@ -153,13 +156,6 @@ def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         error=error,
         problem=join_problems([*request_problems, *answer_problems, mismatch]),
     )
-
-
-def _build_answer(answer: Document, *, alone: bool) -> Inference:
-    """Return an answer. `alone`: it, and an error in it, are about one datum only."""
-    error = documents.find_error(answer.value) if alone else None
-    ok = None if error is None else False
-    return Inference(response=answer.answer(), ok=ok, error=error)
 
 
 _BEFORE: Final = b'{"parameters":'

@@ -214,7 +214,7 @@ def elements(text: bytes | None, count: int) -> Sequence[bytes | None]:
     """Return the texts of the `count` elements of a list."""
     if text is None:
         return [None] * count
-    return [text[slice(*span)] for span in json_text.items(text, json_text.root(text))]
+    return [text[slice(*span)] for span in json_text.items(text, json_text.Span(0, len(text)))]
 
 
 def as_object(value: Json) -> dict[str, Json]:

@@ -21,7 +21,7 @@ reports in headers (over gRPC: in trailing metadata) the facts of a Run that V2 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.task_types import task_type_of
@@ -56,14 +56,15 @@ _MOST_OPENED: Final = 16
 """How many elements are opened to see whether they may be files."""
 _PIXELS: Final = 3
 """The dimensions of a picture's pixels."""
+_Tensors: TypeAlias = Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """One inference's part of a request and of its answer."""
 
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor] | None
+    inputs: _Tensors
+    outputs: _Tensors | None
     """None if there is no answer that could be split."""
     error: str | None = None
     """Why this inference failed, if others did not."""
@@ -93,14 +94,13 @@ def split(
     whole = Split([Share(request.inputs, outputs)])
     if stream or is_bridged:
         return whole if stream else _split_items(whole)
-    try:
-        inputs = _divide_inputs(request.inputs, outputs, model)
-    except _TooMany:
+    inputs = _divide_inputs(request.inputs, outputs, model)
+    if len(inputs) < 2:
+        return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
+    if len(inputs) > MOST_INFERENCES:
         sentence = f"more than {MOST_INFERENCES} inputs: kept as one inference"
         problem = Problem(sentence, ("request", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
-    if not inputs or len(inputs) == 1:
-        return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
     if outputs is None:
         return Split([Share(part, None) for part in inputs])
     parts = _divide_outputs(outputs, inputs)
@@ -111,22 +111,31 @@ def split(
     return Split(list(map(Share, inputs, parts)))
 
 
-def _divide_inputs(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
-) -> list[Sequence[Tensor]] | None:
-    """Return the inputs of each inference; None if they belong to one."""
-    if model.batched and (batch := _divide_rows(inputs)) is not None:
-        return batch
+def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> Sequence[_Tensors]:
+    """Return the inputs of each inference, those of too many not divided or not all; none if they
+    belong to one."""
+    counts = {first_dimension(tensor) for tensor in inputs} if model.batched else set()
+    count = counts.pop() if len(counts) == 1 else None
+    if count:
+        many = count > MOST_INFERENCES
+        return [inputs] * count if many else _transpose([divide(it, count) for it in inputs]) or ()
     task_type = task_type_of(model.task_type)
-    if task_type.vision:
-        return _divide_images(inputs)
-    if task_type.read is None and outputs is not None and 1 < len(inputs) == len(outputs):
-        are_images = all(tensor.datatype == BYTES and has_image(tensor) for tensor in inputs)
-        return [[tensor] for tensor in inputs] if are_images else None
-    return None
+    if not task_type.vision:
+        may_be_images = task_type.read is None and 1 < len(inputs) == len(outputs or ())
+        are_images = may_be_images and all(it.datatype == BYTES and has_image(it) for it in inputs)
+        return [[tensor] for tensor in inputs] if are_images else ()
+    parts: list[_Tensors] = []
+    # inputs of several datatypes are arguments of one inference
+    for tensor in inputs if len({tensor.datatype for tensor in inputs}) == 1 else ():
+        elements = bytes_values(tensor, MOST_INFERENCES) if tensor.datatype == BYTES else None
+        few = (elements or ())[: MOST_INFERENCES + 1]
+        parts += [[select_element(tensor, it)] for it in few] if len(few) > 1 else [[tensor]]
+        if len(parts) > MOST_INFERENCES:
+            break
+    return parts
 
 
-def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model) -> bool:
+def _may_be_batch(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> bool:
     """Return whether a request that was not divided looks like a batch, if the model may be a
     vision model: several files (only the first elements are opened) or arrays of pixels, or inputs
     and outputs with the same first dimension."""
@@ -144,74 +153,34 @@ def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, mo
     arrays = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
     if len(arrays) > len(set(arrays)):
         return True
-    counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
+    # nothing is counted if the shape says that there is one, which is usual
+    counts = {
+        None if len(tensor.shape) < 2 or tensor.shape[0] == 1 else first_dimension(tensor)
+        for tensor in (*inputs, *(outputs or ()))
+    }
     return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
 
 
-def _count_rows(tensor: Tensor) -> int | None:
-    """Return the first dimension of a tensor; None without counting if the shape says that it is 1,
-    which is usual."""
-    is_single_row = len(tensor.shape) < 2 or tensor.shape[0] == 1
-    return None if is_single_row else first_dimension(tensor)
-
-
-def _divide_rows(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
-    counts = {first_dimension(tensor) for tensor in inputs}
-    count = counts.pop() if len(counts) == 1 else None
-    if not count:
-        return None
-    _expect_few(count)
-    return _transpose([divide(tensor, count) for tensor in inputs])
-
-
-def _divide_images(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
-    """Divide by inputs and their elements; inputs of several datatypes are arguments of one
-    inference."""
-    if len({tensor.datatype for tensor in inputs}) != 1:
-        return None
-    parts: list[Sequence[Tensor]] = []
-    for tensor in inputs:
-        elements = bytes_values(tensor, MOST_INFERENCES) if tensor.datatype == BYTES else None
-        if elements is None or len(elements) < 2:
-            parts.append([tensor])
-        else:
-            _expect_few(len(elements))
-            parts += [[select_element(tensor, element)] for element in elements]
-    _expect_few(len(parts))
-    return parts
-
-
-class _TooMany(Exception):
-    """More inputs than can be inferences of their own."""
-
-
-def _expect_few(count: int) -> None:
-    if count > MOST_INFERENCES:
-        raise _TooMany
-
-
-def _divide_outputs(
-    outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]]
-) -> list[Sequence[Tensor]] | None:
+def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_Tensors] | None:
     """Return the outputs of each inference; None if they do not match."""
     count = len(inputs)
     by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
-    if len(outputs) != count:
-        return by_dimension
     names = [part[0].name for part in inputs]
     by_name = {tensor.name: tensor for tensor in outputs}
-    if len(by_name) == count and by_name.keys() == set(names):
+    if len(by_name) == len(outputs) == count and by_name.keys() == set(names):
         return [[by_name[name]] for name in names]
-    has_one_name = len(set(names)) == 1 and by_dimension is not None
-    return by_dimension if has_one_name else [[tensor] for tensor in outputs]
+    is_by_dimension = by_dimension is not None and len(set(names)) == 1
+    if len(outputs) != count or is_by_dimension:
+        return by_dimension
+    return [[tensor] for tensor in outputs]
 
 
-def _transpose(divided_tensors: Sequence[list[Tensor] | None]) -> list[Sequence[Tensor]] | None:
+def _transpose(columns: Sequence[_Tensors | None]) -> list[_Tensors] | None:
     """Turn tensors of inferences into inferences of tensors; None if one did not divide."""
-    columns = [parts for parts in divided_tensors if parts is not None]
-    if len(columns) < len(divided_tensors) or not columns:
+    divided = [parts for parts in columns if parts is not None]
+    if len(divided) < len(columns) or not columns:
         return None
-    return [list(row) for row in zip(*columns, strict=True)]
+    return [list(row) for row in zip(*divided, strict=True)]
 
 
 STATUS_CODE: Final = "omi-status-code"
@@ -254,7 +223,12 @@ def _split_items(whole: Split) -> Split:
     shares: list[Share] = []
     for item, answer in zip(items, answers, strict=True):
         # a file that this item does not have is empty
-        files = [(file, content) for file in answer if (content := _read_content(file))]
+        files = [
+            (file, content)
+            for file in answer
+            for element in (bytes_values(file, 1) or ())[:1]
+            if (content := element_bytes(file, element)[0])
+        ]
         error = next((content for file, content in files if file.name == ERROR), None)
         if error is None:
             shares.append(Share(item, [file for file, _ in files]))
@@ -263,18 +237,13 @@ def _split_items(whole: Split) -> Split:
     return Split(shares)
 
 
-def _transpose_elements(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
+def _transpose_elements(tensors: _Tensors) -> list[_Tensors] | None:
     """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
     columns = [(tensor, bytes_values(tensor, MOST_INFERENCES) or ()) for tensor in tensors]
     counts = {len(elements) for _, elements in columns}
     if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:
         return None
     return _transpose([[select_element(each, it) for it in found] for each, found in columns])
-
-
-def _read_content(tensor: Tensor) -> bytes:
-    values = bytes_values(tensor, 1)
-    return element_bytes(tensor, values[0])[0] if values else b""
 
 
 _MOST_PROMPTS: Final = 64 * 1024
@@ -308,8 +277,8 @@ def read_inferences(
     `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge.
     """
     request, read = asked.request or InferRequest(), answered.response or InferResponse()
-    is_bridged = run is not None
-    divided = split(request, answered.response, model, stream=stream, is_bridged=is_bridged)
+    bridged = run is not None
+    divided = split(request, answered.response, model, stream=stream, is_bridged=bridged)
     vision, alone = task_type_of(model.task_type).vision, len(divided.shares) == 1
     inferences: list[Inference] = []
     all_problems = [*problems, asked.problem, answered.problem, divided.problem]
@@ -329,6 +298,7 @@ def read_inferences(
             )
         )
         all_problems += [data.problem, answer and answer.problem]
+    actions = map(value_of, _list_values("action", request))
     all_problems.append(_find_misshapen("request", "input", request.inputs))
     all_problems.append(_find_misshapen("response", "output", read.outputs))
     return Reading(
@@ -337,7 +307,7 @@ def read_inferences(
         version=read.version or (run and run.version) or request.version or None,
         request_id=request.id or None,
         response_id=read.id or None,
-        action=_find_action(request),
+        action=next((action for action in actions if type(action) is str), None),
         ok=None if read.error is None else False,
         error=read.error,
         standard=_find_standard(request, run, alone=alone),
@@ -378,16 +348,10 @@ def _list_values(name: str, request: InferRequest) -> list[bytes]:
     return [holder[name] for holder in list_parameters(request) if name in holder]
 
 
-def _find_action(request: InferRequest) -> str | None:
-    """Return the first `action` that is a text: the request's, then its inputs'."""
-    actions = map(value_of, _list_values("action", request))
-    return next((action for action in actions if type(action) is str), None)
-
-
 def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> dict[str, Any]:
     standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
-    for prompts in _list_values("prompts", request)[:1]:
-        if len(prompts) <= _MOST_PROMPTS:
-            standard["prompts"] = value_of(prompts)
+    prompts = _list_values("prompts", request)
+    if prompts and len(prompts[0]) <= _MOST_PROMPTS:
+        standard["prompts"] = value_of(prompts[0])
     arguments = arguments_of(request.inputs) if alone else {}
     return standard | ({"arguments": arguments} if arguments else {})

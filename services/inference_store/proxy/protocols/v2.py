@@ -50,9 +50,9 @@ class Message:
 
     def __init__(self, text: bytes, tail: bytes = b"") -> None:
         read_json(text)
-        self._text, self._tail, self._at = text, tail, 0
-        self._members = json_text.by_name(text, json_text.root(text))
-        if not text.lstrip().startswith(b"{"):
+        self._whole, self._text, self._tail, self._at = text, text.strip(), tail, 0
+        self._members = json_text.by_name(self._text, Span(0, len(self._text)))
+        if not self._text.startswith(b"{"):
             raise NotV2("it is no JSON object")
 
     def request(self, *, flat: bool = False) -> InferRequest:
@@ -68,7 +68,7 @@ class Message:
         return InferResponse(
             outputs=outputs,
             error=error and error[:MOST_ERROR],
-            text=None if is_flat or self._tail else self._text,
+            text=None if is_flat or self._tail else self._whole,
             **self._head(),
         )
 
@@ -79,8 +79,7 @@ class Message:
 
     def _head(self) -> dict[str, Any]:
         names = {"model": "model_name", "version": "model_version", "id": "id"}
-        span = self._members.get("parameters")
-        parameters = {} if span is None else _cut_members(self._text, span)
+        parameters = _cut_members(self._text, self._members.get("parameters", Span(0, 0)))
         return {it: self._read_text(names[it]) for it in names} | {"parameters": parameters}
 
     def _read_text(self, name: str) -> str | None:
@@ -109,7 +108,7 @@ class Message:
             name=_read_text(members.get("name", b"null")) or "",
             datatype=_read_text(members.get("datatype", b"null")) or "",
             shape=_read_shape(members.get("shape", b"null")),
-            parameters=_cut_members(parameters, json_text.root(parameters)),
+            parameters=_cut_members(parameters, Span(0, len(parameters))),
             data=None if members.get("data") == b"null" else members.get("data"),
         )
         size = tensor.parameters.get("binary_data_size", b"")
@@ -123,7 +122,7 @@ class Message:
 def _read_flat_tensor(name: str, text: bytes) -> Tensor:
     """Return a member's value as a tensor; strings are BYTES, other values have no datatype."""
     data = text if text.startswith(b"[") else b"[" + text + b"]"
-    shape = (sum(1 for _ in json_text.items(data, json_text.root(data))),)
+    shape = (sum(1 for _ in json_text.items(data, Span(0, len(data)))),)
     is_text = data[1:].lstrip().startswith(b'"')
     return Tensor(name=name, datatype=BYTES if is_text else "", shape=shape, data=data)
 
@@ -154,10 +153,11 @@ _MOST_EVENTS: Final = 100_000
 
 def request_in(body: Body, headers: Headers, *, flat: bool) -> ParsedBody:
     """Parse the request in a body; `flat`: of a `generate` call."""
-    plain = _read(body, headers, "request")
-    if plain.problem or plain.whole is None:
-        return plain
-    return _parse(plain.whole, headers, "request", flat=flat)
+    plain = documents.read_bytes(body, headers, "request")
+    is_kept = body.whole or bool(body.parts)
+    if plain.problem or not is_kept:
+        return ParsedBody(whole=plain.raw if is_kept else None, problem=plain.problem)
+    return _parse(plain.raw, headers, "request", flat=flat)
 
 
 def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool) -> ParsedBody:
@@ -165,21 +165,20 @@ def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool)
 
     `flat`: the call was `generate`, whose answers are `{"text_output": …}`.
     """
-    plain = _read(body, headers, "response")
-    if not plain.whole:
-        return plain
-    if documents.is_event_stream(headers, plain.whole):
-        return _parse_stream(plain.whole, plain.problem, flat=flat)
-    if plain.problem:
-        return plain
-    answer = _parse(plain.whole, headers, "response", flat=flat)
+    plain = documents.read_bytes(body, headers, "response")
+    if plain.raw and documents.is_event_stream(headers, plain.raw):
+        return _parse_stream(plain.raw, plain.problem, flat=flat)
+    if plain.problem or not plain.raw:
+        return ParsedBody(whole=plain.raw, problem=plain.problem)
+    answer = _parse(plain.raw, headers, "response", flat=flat)
     response = answer.response or InferResponse()
     if (status or 0) < 400 or response.error is not None:
         return answer
     # its text gives the reason
-    error = documents.Document("response", plain.whole).as_json().find_failure(status)[1]
-    response = replace(response, error=error or "", text=plain.whole)
-    return ParsedBody(response=response, whole=plain.whole)
+    error = plain.as_json().find_failure(status)[1]
+    return ParsedBody(
+        response=replace(response, error=error or "", text=plain.raw), whole=plain.raw
+    )
 
 
 def json_part(body: bytes, headers: Headers) -> int:
@@ -193,11 +192,6 @@ def json_part(body: bytes, headers: Headers) -> int:
     if int(text) > len(body):
         raise NotV2(f"{JSON_LENGTH} is {text}, and the body has {len(body)} bytes")
     return int(text)
-
-
-def _read(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
-    plain = documents.read_bytes(body, headers, side)
-    return ParsedBody(whole=plain.raw if body.whole or body.parts else None, problem=plain.problem)
 
 
 def _parse(
