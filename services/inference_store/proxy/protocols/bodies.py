@@ -121,8 +121,7 @@ def _read_header(headers: Headers) -> tuple[Problem | None, Mapping[str, Json]]:
 
 
 def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
-    """Read one inference per line if there is an answer line for each, or one error for all; else a
-    single inference."""
+    """Read an inference a line if each has an answer line, or all have one error; else only one."""
     request, answer = read_both(exchange)
     items = _read_items(request, exchange.request_headers)
     # one answer is for all lines if it failed, is missing, or cannot be read
@@ -215,8 +214,9 @@ def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
         pairs = zip(instances, texts, strict=True)
         data = [_find_base64(it, task_type.vision) or data_of(it, text) for it, text in pairs]
         names = {"model_name": call.model, "model_version": call.version}
-        each = [write_answer({"predictions": [it]}, **names) for it in predictions]
-        responses = responses * count if is_for_all else [*each]
+        divided = [] if is_for_all else predictions
+        each = [write_answer({"predictions": [it]}, **names) for it in divided]
+        responses = [*each] or responses * count
     return Reading(
         inferences=[
             Inference(data=datum, data_content_type=kind, response=response)

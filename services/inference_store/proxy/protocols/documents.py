@@ -194,16 +194,14 @@ def written(value: Any) -> bytes:
 
 
 def data_of(value: Json, text: bytes | None = None) -> tuple[bytes, str]:
-    """Return a datum and its content type: a text unchanged, everything else as JSON; as it is
-    written in `text`, so that nothing is rounded."""
+    """Return a datum and its content type: a text, or JSON as it is written in `text`, if known."""
     if type(value) is str:
         return value.encode("utf-8", "backslashreplace"), TEXT
     return written(value) if text is None else text, JSON
 
 
 def member(raw: bytes, name: str) -> bytes | None:
-    """Return the text of a member of a JSON object; None if there is none, or the text is not in
-    UTF-8."""
+    """Return the text of a JSON object's member; None if there is none, or it is not in UTF-8."""
     if not detect_encoding(raw).startswith("utf-8"):
         return None
     span = json_text.by_name(raw, json_text.root(raw)).get(name)

@@ -74,8 +74,7 @@ def _read_content(raw: bytes) -> Json:
 
 
 def _find_main(files: Mapping[str, Json]) -> str | None:
-    """Return the file with the predictions: that in Modzy's format, `results.json`, or the only
-    one."""
+    """Return the file with the predictions: in Modzy's format, `results.json`, or the only one."""
     of_form = [name for name in files if _read_elements(files[name])[1]]
     if RESULTS in files and (RESULTS in of_form or not of_form):
         return RESULTS
@@ -149,8 +148,7 @@ def describe_failure(answer: Any) -> str:
 
 
 def _build_datum(files: Mapping[str, bytes]) -> Inference:
-    """Return the only file; else all as JSON by name, texts unchanged and others as `{"b64":
-    …}`."""
+    """Return the only file; else all as JSON by name."""
     if len(files) == 1:
         return Inference(data=next(iter(files.values())))
     contents = {name: text_or_base64(files[name]) for name in sorted(files)}
@@ -174,8 +172,7 @@ def _join_answers(exchange: Exchange, answer: Any, results: list[_Result]) -> by
 
 
 def _find_task_type(results: list[_Result], first: Inference) -> str | None:
-    """Return the task type that a result names; if there are only classes, the datum distinguishes
-    texts from images."""
+    """Return the task type that a result names; if there are only classes, that of the datum."""
     task_type = next((result.task_type for result in results if result.task_type), None)
     if task_type or not any(result.has_classes for result in results):
         return task_type

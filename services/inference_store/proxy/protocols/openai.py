@@ -46,8 +46,7 @@ _URLS: Final = ("image_url", "audio_url", "video_url")
 
 
 class _Conversation:
-    """The messages of a chat, in order, after what the system is told: the member `name` of a
-    request."""
+    """The messages in the member `name` of a request, after what the system is told."""
 
     def __init__(self, request: dict[str, Json], name: str) -> None:
         # The role and the text of each message; other parts appear in the text as `[image]`.
@@ -173,8 +172,7 @@ def _parse_request(request: Document, name: str | None) -> _Request:
 
 
 def _parse_chat(request: Document, name: str) -> _Request:
-    """Parse the text of a single message; of several, each after its role, with a blank line
-    between them."""
+    """Parse the text of a message; of several, each after its role, a blank line between them."""
     chat = _Conversation(request.members, name)
     problem = join_problems(chat.problems, most=3)
     turns = [text if len(chat.turns) == 1 else f"{role}: {text}" for role, text in chat.turns]
@@ -201,8 +199,7 @@ def _parse_completion(prompt: Json, text: bytes | None) -> _Request:
 
 
 def _parse_answer(exchange: Exchange, answer: Document) -> tuple[Document, dict[str, Json]]:
-    """Return the answer's JSON, of a stream its joined chunks; and the unchanged answer as the
-    member `answer`, or `chunks`."""
+    """Return the answer, of a stream its joined chunks; and it unchanged, by its name in V2."""
     if not is_event_stream(exchange.response_headers, answer.raw):
         answer = answer.as_json()
         return answer, {"answer": answer.value}
@@ -212,8 +209,7 @@ def _parse_answer(exchange: Exchange, answer: Document) -> tuple[Document, dict[
 
 
 def _build_envelope(metadata: Json) -> list[bytes]:
-    """Return OpenAI's own `{"key": "value", …}` as a list of `{key, type, value}`, the envelope; a
-    list stays unchanged."""
+    """Return OpenAI's own `{"key": "value", …}` as an envelope; a list stays unchanged."""
     if not isinstance(metadata, list):
         metadata = [
             {"key": key, "type": "string" if type(value) is str else "json", "value": value}

@@ -46,9 +46,8 @@ class Choice(NamedTuple):
 
 
 def list_choices(answer: dict[str, Json]) -> list[Choice]:
-    """Return the choices, in the order of their indexes if they have any: OpenAI's own, embeddings,
-    and those that OpenAI's responses and Anthropic's messages are, with their calls of tools in
-    OpenAI's form."""
+    """Return the choices in the order of their indexes: OpenAI's own, embeddings, and those that
+    OpenAI's responses and Anthropic's messages are, with their calls of tools in OpenAI's form."""
     items, parts = list_objects(answer.get("output")), list_objects(answer.get("content"))
     if isinstance(answer.get("output"), list):
         said = [part for item in items for part in list_objects(item.get("content"))]

@@ -67,16 +67,14 @@ class Problem(str):
 def join_problems(
     problems: Iterable[Problem | None], most: int = _MOST_SENTENCES
 ) -> Problem | None:
-    """Join problems to one, without repetitions; None if there is none. It has the first few
-    sentences, and all reasons."""
+    """Join distinct problems, None if there is none, to the first few sentences and all reasons."""
     distinct = list(dict.fromkeys(problem for problem in problems if problem))
     reasons = dict.fromkeys(reason for problem in distinct for reason in problem.reasons)
     return Problem("; ".join(distinct[:most]), *reasons) if distinct else None
 
 
 def list_gaps(body: Body, side: CaptureSide) -> list[Reason]:
-    """Return the reasons of a body with missing parts. A call without any answer failed, and has
-    none."""
+    """Return the reasons of a body with missing parts; none if there is no answer at all."""
     if body.gap is None or (side == "response" and not body.size):
         return []
     return [(side, body.gap)]
@@ -96,8 +94,7 @@ class Call:
     """The model's name in the path, unescaped; None if the body or the configuration names it."""
     version: str | None = None
     operation: str = ""
-    """The operation in the path, as the protocol names it: `generate`, `explain`; empty if there is
-    only one."""
+    """The operation in the path: `generate`, `explain`; empty if there is only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +127,7 @@ class Inference:
     response_id: str | None = None
     """The id of this single inference in the answer."""
     ok: bool | None = None
-    """The outcome of this inference, if it has its own (an item of a batch); None if it is the
-    exchange's."""
+    """Its own outcome, as an item of a batch; None if it is the exchange's."""
     error: str | None = None
 
     def answered(self, answer: "Inference") -> "Inference":
@@ -162,8 +158,7 @@ class Reading:
     shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False, compare=False)
     """Each inference's part of V2's tensors; empty if there are no tensors."""
     items: str | None = None
-    """The member of the request's JSON whose items are those of several inferences; None if lines,
-    tensors or messages are."""
+    """The member of the request's JSON whose items are the inferences'; None for others."""
     not_split: bool = False
     """True if it may be a batch, but was read as one inference."""
     problem: Problem | None = None

@@ -223,8 +223,7 @@ def _build_json(inputs: Sequence[Tensor]) -> Datum:
 
 
 def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
-    """Return the bytes of an element, and whether it is text: JSON that is not a string stays
-    JSON."""
+    """Return the bytes of an element, and whether it is text; other JSON stays JSON."""
     if tensor.data is None:
         return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
     value = value_of(element)

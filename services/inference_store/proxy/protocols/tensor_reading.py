@@ -112,8 +112,7 @@ def split(
 
 
 def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> Sequence[_Tensors]:
-    """Return the inputs of each inference, those of too many not divided or not all; none if they
-    belong to one."""
+    """Return the inputs of each inference, of too many not all; none if they belong to one."""
     counts = {first_dimension(tensor) for tensor in inputs} if model.batched else set()
     count = counts.pop() if len(counts) == 1 else None
     if count:
@@ -199,8 +198,7 @@ class Run(NamedTuple):
 
 
 def read_run(headers: Headers) -> Run | None:
-    """Return the outcome that the bridge reports; None if the answer is not a bridge's, or the
-    container was not called."""
+    """Return the outcome that a bridge reports; None if no container was called."""
     code = (header(headers, STATUS_CODE) or "").strip()
     if not (code.isascii() and code.isdecimal() and len(code) <= _MOST_DIGITS):
         return None
@@ -208,8 +206,7 @@ def read_run(headers: Headers) -> Run | None:
 
 
 def _split_items(whole: Split) -> Split:
-    """Split a request into one inference per item; if the answer is an error, the items have no
-    outputs."""
+    """Split a request into its items, which have no outputs if the answer is an error."""
     (share,) = whole.shares
     items = _transpose_elements(share.inputs)
     if items is None:
@@ -326,8 +323,7 @@ def _find_misshapen(side: CaptureSide, name: str, tensors: Iterable[Tensor]) -> 
 
 
 def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> WrittenJson | None:
-    """Return the answer to one inference; unchanged if it is about this inference alone, or cannot
-    be divided."""
+    """Return the answer to one inference; unchanged if it is about this alone, or not divided."""
     response = answered.response
     if response is None:
         return WrittenJson(answered.whole) if answered.whole else None

@@ -22,8 +22,8 @@ Parameters: TypeAlias = Mapping[str, bytes]
 
 _DATATYPES: Final = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 BF16 FP32 FP64"
 CODES: Final[Mapping[str, str]] = dict(zip(_DATATYPES.split(), "?BHIQbhiqeHfd", strict=True))
-"""The struct code of each datatype of a fixed size; of BF16, the upper half of an FP32, that of its
-bits. BYTES is the only other one."""
+"""The struct code of each datatype but BYTES; of BF16, the upper half of an FP32, of its bits."""
+_SIZES: Final = {datatype: struct.calcsize(f"<{code}") for datatype, code in CODES.items()}
 BYTES: Final = "BYTES"
 MOST_ELEMENTS: Final = 1 << 20
 """The most elements of a tensor that is read, or written as JSON; a larger one stays raw bytes."""
@@ -109,15 +109,8 @@ def value_of(text: bytes) -> Any:
         return None
 
 
-def size_of(datatype: str) -> int | None:
-    """Return the bytes of an element; None for BYTES and unknown datatypes."""
-    code = CODES.get(datatype)
-    return None if code is None else struct.calcsize(f"<{code}")
-
-
 def bytes_elements(raw: bytes) -> list[bytes] | None:
-    """Return the elements of a raw BYTES tensor; None if the lengths do not add up, or there are
-    too many."""
+    """Return the elements of raw BYTES; None if the lengths do not add up, or are too many."""
     elements: list[bytes] = []
     at = 0
     while at < len(raw):
@@ -132,9 +125,8 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
 
 
 def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
-    """Return the elements of a raw tensor; None if the datatype is unknown, the bytes do not fit,
-    or there may be too many."""
-    size = size_of(datatype)
+    """Return the elements of raw bytes; None if they do not fit, or there may be too many."""
+    size = _SIZES.get(datatype)
     if len(raw) // (size or _LENGTH.size) > MOST_ELEMENTS:
         return None
     if datatype == BYTES:
@@ -219,7 +211,7 @@ def _count_elements(tensor: Tensor) -> int | None:
     if tensor.raw is None or tensor.datatype == BYTES:
         elements = bytes_values(tensor)
         return None if elements is None else len(elements)
-    size = size_of(tensor.datatype)
+    size = _SIZES.get(tensor.datatype)
     return None if size is None or len(tensor.raw) % size else len(tensor.raw) // size
 
 

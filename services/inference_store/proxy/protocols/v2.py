@@ -281,8 +281,7 @@ def _find_parameters(text: bytes) -> Iterator[Span]:
 
 
 def _find_cuts(text: bytes, span: Span) -> Iterator[Span]:
-    """Yield the span of each `metadata` of an object with a comma beside it, so that the rest stays
-    an object."""
+    """Yield the span of each `metadata` with a comma beside it, so that the rest is an object."""
     members = list(json_text.members(text, span))
     last = max((at for at, it in enumerate(members) if it.name != "metadata"), default=-1)
     for at, member in enumerate(members):

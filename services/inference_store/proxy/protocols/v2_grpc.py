@@ -87,15 +87,13 @@ def _read_tensors(
 
 
 def assign_raw(tensors: Sequence[Any], raw: Sequence[bytes]) -> list[bytes | None]:
-    """Return the raw contents of each tensor. They are in the order of the tensors; those in
-    shared memory may be left out."""
+    """Return the raw contents of each tensor, in order; those in shared memory may have none."""
     remaining = iter(raw)
     return [next(remaining, None) if _has_raw(tensor, tensors, raw) else None for tensor in tensors]
 
 
 def contents_field(read: Any) -> str | None:
-    """Return the field of a tensor's typed values: that of its datatype; if it is empty, any
-    other."""
+    """Return the field of a tensor's typed values: that of its datatype, else any other."""
     names = (_CONTENTS.get(read.datatype, "bool_contents"), *_CONTENTS.values())
     return next((name for name in names if getattr(read.contents, name)), None)
 
@@ -142,8 +140,7 @@ _IN_DOUBT: Final = Problem(
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """Read the inferences of a call, or the one of a request of ModelStreamInfer, which has any
-    number of answers."""
+    """Read the inferences of a call; one of a stream's request, which has any number of answers."""
     sent, came, is_stream = exchange.request, exchange.response, call.kind == "stream"
     is_asked = sent.parts if is_stream else sent.whole
     request = request_in(sent.bytes) if is_asked else ParsedBody()
