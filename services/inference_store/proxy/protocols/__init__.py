@@ -60,13 +60,5 @@ def recognise_call(
     return None
 
 
-__all__ = [
-    "PROTOCOLS",
-    "Call",
-    "Inference",
-    "Model",
-    "Protocol",
-    "Reading",
-    "may_infer",
-    "recognise_call",
-]
+__all__ = ["PROTOCOLS", "may_infer", "recognise_call"]
+__all__ += ["Call", "Inference", "Model", "Protocol", "Reading"]

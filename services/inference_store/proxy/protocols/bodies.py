@@ -21,20 +21,10 @@ from inference_store.inference.task_types import task_type_of
 from inference_store.proxy import exchange as exchanged
 from inference_store.proxy.exchange import Exchange, Headers, correct_headers, from_text, header
 
-from . import documents
+from . import documents, protocol
 from .documents import JSON, Document, data_of, media_type, read_both, text_or_base64, write_answer
 from .openai import OPENAI
-from .protocol import (
-    MOST_STRIPPED,
-    NAMES,
-    Call,
-    Inference,
-    Model,
-    Problem,
-    Protocol,
-    Reading,
-    join_problems,
-)
+from .protocol import NAMES, Call, Inference, Model, Problem, Protocol, Reading, join_problems
 from .v2 import remove_metadata
 
 LINES: Final = "application/jsonl"
@@ -166,7 +156,7 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     kind = media_type(headers)
     if kind not in ("", JSON, LINES):
         return _strip_header(body, headers)
-    raw = documents.decoded(body, headers, MOST_STRIPPED)
+    raw = documents.decoded(body, headers, protocol.MOST_STRIPPED)
     if raw is None:
         return None
     stripped = b"\n".join(map(_strip_json, raw.split(b"\n") if kind == LINES else [raw]))

@@ -14,14 +14,7 @@ import orjson
 
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_text import (
-    Json,
-    Number,
-    UnreadableJson,
-    read_exactly,
-    read_json,
-    write_json,
-)
+from inference_store.inference.json_text import Json, UnreadableJson, read_json, write_json
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
 from .protocol import MOST_ERROR, NAMES, Problem
@@ -147,7 +140,9 @@ class Document:
         if self.problem or (name is None and not self.raw.strip()):
             return self
         try:
-            return replace(self, value=read_exactly(self.raw) if exact else read_json(self.raw))
+            return replace(
+                self, value=json_text.read_exactly(self.raw) if exact else read_json(self.raw)
+            )
         except UnreadableJson as exc:
             sentence = f"{name or NAMES[self.side]} is not JSON: {exc}"
             return replace(self, problem=Problem(sentence, (self.side, "not_json")))
@@ -271,7 +266,7 @@ def _write_output(name: str, data: list[Any]) -> dict[str, Any]:
     while isinstance(first, list):
         shape.append(len(first))
         first = first[0] if first else None
-    if isinstance(first, Number):
+    if isinstance(first, json_text.Number):
         datatype = "INT64" if first.lstrip("-").isdecimal() else "FP64"
     else:
         datatype = {bool: "BOOL", int: "INT64", float: "FP64"}.get(type(first), "BYTES")

@@ -8,37 +8,17 @@ choice.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from inference_store.inference.json_text import Json, write_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
-from .documents import (
-    JSON,
-    Document,
-    as_object,
-    data_of,
-    elements,
-    is_event_stream,
-    list_objects,
-    member,
-    read_both,
-    write_answer,
-    written,
-)
+from . import documents, protocol
+from .documents import JSON, Document, as_object, data_of, list_objects, read_both, write_answer
 from .openai_answers import VECTOR, Choice, JoinedStream, list_choices, read_usage, text_of_parts
-from .protocol import (
-    MOST_INFERENCES,
-    Call,
-    Inference,
-    Model,
-    Problem,
-    Protocol,
-    Reading,
-    join_problems,
-)
+from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
 
 _Datum: TypeAlias = tuple[bytes, str | None]
 """Bytes, of an image, a sound or a file inside a message too, and their content type."""
@@ -143,14 +123,13 @@ def _read_address(address: Json) -> tuple[_Datum | None, str | None]:
     return (from_data_url(address), address) if type(address) is str else (None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     """The data of a request."""
 
-    data: Sequence[_Datum] = field(repr=False)
+    data: Sequence[_Datum]
     """At least one; several only for a list of prompts."""
     problem: Problem | None = None
-    together: _Datum | None = field(default=None, repr=False)
+    together: _Datum | None = None
     """Several data as one datum."""
     attached: bool = False
     """True if the datum is an image, a sound or a file in the messages."""
@@ -168,7 +147,7 @@ def _parse_request(request: Document, name: str | None) -> _Request:
         return _Request([(request.raw, JSON)], Problem.no_input(sentence))
     if name == "messages" or (name == "input" and list_objects(request.value[name])):
         return _parse_chat(request, name)
-    return _parse_completion(request.value[name], member(request.raw, name))
+    return _parse_completion(request.value[name], documents.member(request.raw, name))
 
 
 def _parse_chat(request: Document, name: str) -> _Request:
@@ -180,7 +159,7 @@ def _parse_chat(request: Document, name: str) -> _Request:
     if len(chat.attachments) == 1:
         datum = chat.attachments[0]
     elif chat.attachments:
-        datum = data_of(request.value[name], member(request.raw, name))
+        datum = data_of(request.value[name], documents.member(request.raw, name))
     elif not turns:
         datum, problem = (request.raw, JSON), problem or Problem.no_input(f"`{name}` is empty")
     asked = next((text for role, text in reversed(chat.turns) if role == "user"), None)
@@ -190,17 +169,17 @@ def _parse_chat(request: Document, name: str) -> _Request:
 def _parse_completion(prompt: Json, text: bytes | None) -> _Request:
     """Parse a prompt: a text, a list of texts, a text's tokens, or a list of those."""
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
-        (text,), (prompt,) = elements(text, 1), prompt
+        (text,), (prompt,) = documents.elements(text, 1), prompt
     together = data_of(prompt, text)
     if isinstance(prompt, list) and prompt and all(type(item) in (str, list) for item in prompt):
-        data = list(map(data_of, prompt, elements(text, len(prompt))))
+        data = list(map(data_of, prompt, documents.elements(text, len(prompt))))
         return _Request(data, together=together)
     return _Request([together], prompt=_text(prompt))
 
 
 def _parse_answer(exchange: Exchange, answer: Document) -> tuple[Document, dict[str, Json]]:
     """Return the answer, of a stream its joined chunks; and it unchanged, by its name in V2."""
-    if not is_event_stream(exchange.response_headers, answer.raw):
+    if not documents.is_event_stream(exchange.response_headers, answer.raw):
         answer = answer.as_json()
         return answer, {"answer": answer.value}
     stream = JoinedStream(answer.raw)
@@ -215,7 +194,7 @@ def _build_envelope(metadata: Json) -> list[bytes]:
             {"key": key, "type": "string" if type(value) is str else "json", "value": value}
             for key, value in as_object(metadata).items()
         ]
-    return [written(metadata)] if metadata else []
+    return [documents.written(metadata)] if metadata else []
 
 
 def _text(value: Json) -> str | None:
@@ -298,7 +277,7 @@ def _read_standard(
 def _divide(request: _Request, choices: Sequence[Choice]) -> list[tuple[_Datum, Sequence[Choice]]]:
     """Return each datum with the choices about it; one with all if they cannot be divided."""
     data, count = request.data, len(request.data)
-    if request.together and (count > MOST_INFERENCES or len(choices) % count):
+    if request.together and (count > protocol.MOST_INFERENCES or len(choices) % count):
         return [(request.together, choices)]
     size = len(choices) // count
     return [(datum, choices[at * size : (at + 1) * size]) for at, datum in enumerate(data)]

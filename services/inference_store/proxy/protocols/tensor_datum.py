@@ -24,19 +24,10 @@ import orjson
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.layout import find_image_type
 
+from . import tensors
 from .documents import JSON, TEXT, is_text, text_or_base64
 from .protocol import Problem, join_problems
-from .tensors import (
-    BYTES,
-    CODES,
-    MOST_ELEMENTS,
-    Tensor,
-    bytes_values,
-    decoded,
-    encoded,
-    parameter_text,
-    value_of,
-)
+from .tensors import BYTES, CODES, MOST_ELEMENTS, Tensor, bytes_values, parameter_text, value_of
 
 _BINARY: Final = ("binary_data_size", "binary_data")
 """Parameters that describe binary data, which are in the JSON now."""
@@ -63,7 +54,7 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
         members["parameters"] = _object_json(parameters)
     data, raw, why = data_json(tensor), tensor.raw, None
     if data is None and raw is None and tensor.values is not None:
-        raw, why = encoded(tensor.datatype, tensor.values), "is left out: it is too large"
+        raw, why = tensors.encoded(tensor.datatype, tensor.values), "is left out: it is too large"
     if data is not None:
         members["data"] = data
     elif raw is not None:
@@ -77,11 +68,11 @@ def envelope_json(
     members: Mapping[str, str | None],
     parameters: Mapping[str, bytes],
     list_name: str,
-    tensors: Sequence[Tensor],
+    listed: Sequence[Tensor],
     side: CaptureSide,
 ) -> WrittenJson:
-    """Write `{…members that are not None, "parameters", list_name: [tensors]}`."""
-    written = [tensor_json(tensor, side) for tensor in tensors]
+    """Write `{…members that are not None, "parameters", list_name: [listed]}`."""
+    written = [tensor_json(tensor, side) for tensor in listed]
     texts = {name: parameter_text(it) for name, it in members.items() if it is not None}
     if parameters:
         texts["parameters"] = _object_json(parameters)
@@ -98,7 +89,7 @@ def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
     if tensor.data is not None:
         return tensor.data
-    values = tensor.values if tensor.raw is None else decoded(tensor.datatype, tensor.raw)
+    values = tensor.values if tensor.raw is None else tensors.decoded(tensor.datatype, tensor.raw)
     if values is None or len(values) > MOST_ELEMENTS:
         return None
     if any(isinstance(value, bytes) for value in values):

@@ -27,30 +27,10 @@ from inference_store.inference.events import CaptureSide
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Headers, header
 
+from . import tensor_datum, tensors
 from .protocol import MOST_INFERENCES, Inference, Model, Problem, Reading, join_problems
-from .tensor_datum import (
-    Datum,
-    WrittenJson,
-    arguments_of,
-    datum_of,
-    element_bytes,
-    envelope_json,
-    has_image,
-    may_be_file,
-    select_element,
-)
-from .tensors import (
-    BYTES,
-    InferRequest,
-    InferResponse,
-    Parameters,
-    Tensor,
-    bytes_values,
-    contradicts_shape,
-    divide,
-    first_dimension,
-    value_of,
-)
+from .tensor_datum import Datum, WrittenJson, datum_of, select_element
+from .tensors import BYTES, InferRequest, InferResponse, Parameters, Tensor, bytes_values
 
 _MOST_OPENED: Final = 16
 """How many elements are opened to see whether they may be files."""
@@ -77,7 +57,7 @@ class Split:
     shares: Sequence[Share]
     problem: Problem | None = None
     not_split: bool = False
-    """True if it may be a batch, but it is unknown how to divide it."""
+    """True if it may be a batch, but it is unknown how to tensors.divide it."""
 
 
 def split(
@@ -113,15 +93,21 @@ def split(
 
 def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> Sequence[_Tensors]:
     """Return the inputs of each inference, of too many not all; none if they belong to one."""
-    counts = {first_dimension(tensor) for tensor in inputs} if model.batched else set()
+    counts = {tensors.first_dimension(tensor) for tensor in inputs} if model.batched else set()
     count = counts.pop() if len(counts) == 1 else None
     if count:
         many = count > MOST_INFERENCES
-        return [inputs] * count if many else _transpose([divide(it, count) for it in inputs]) or ()
+        return (
+            [inputs] * count
+            if many
+            else _transpose([tensors.divide(it, count) for it in inputs]) or ()
+        )
     task_type = task_type_of(model.task_type)
     if not task_type.vision:
         may_be_images = task_type.read is None and 1 < len(inputs) == len(outputs or ())
-        are_images = may_be_images and all(it.datatype == BYTES and has_image(it) for it in inputs)
+        are_images = may_be_images and all(
+            it.datatype == BYTES and tensor_datum.has_image(it) for it in inputs
+        )
         return [[tensor] for tensor in inputs] if are_images else ()
     parts: list[_Tensors] = []
     # inputs of several datatypes are arguments of one inference
@@ -147,14 +133,14 @@ def _may_be_batch(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> b
         if tensor.datatype == BYTES
         for element in islice(bytes_values(tensor, _MOST_OPENED) or (), _MOST_OPENED)
     ][:_MOST_OPENED]
-    if len(elements) > 1 and sum(may_be_file(*element) for element in elements) > 1:
+    if len(elements) > 1 and sum(tensor_datum.may_be_file(*element) for element in elements) > 1:
         return True
     arrays = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
     if len(arrays) > len(set(arrays)):
         return True
     # nothing is counted if the shape says that there is one, which is usual
     counts = {
-        None if len(tensor.shape) < 2 or tensor.shape[0] == 1 else first_dimension(tensor)
+        None if len(tensor.shape) < 2 or tensor.shape[0] == 1 else tensors.first_dimension(tensor)
         for tensor in (*inputs, *(outputs or ()))
     }
     return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
@@ -163,7 +149,7 @@ def _may_be_batch(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> b
 def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_Tensors] | None:
     """Return the outputs of each inference; None if they do not match."""
     count = len(inputs)
-    by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
+    by_dimension = _transpose([tensors.divide(tensor, count) for tensor in outputs])
     names = [part[0].name for part in inputs]
     by_name = {tensor.name: tensor for tensor in outputs}
     if len(by_name) == len(outputs) == count and by_name.keys() == set(names):
@@ -175,7 +161,7 @@ def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_
 
 
 def _transpose(columns: Sequence[_Tensors | None]) -> list[_Tensors] | None:
-    """Turn tensors of inferences into inferences of tensors; None if one did not divide."""
+    """Turn tensors of inferences into inferences of tensors; None if one did not tensors.divide."""
     divided = [parts for parts in columns if parts is not None]
     if len(divided) < len(columns) or not columns:
         return None
@@ -224,7 +210,7 @@ def _split_items(whole: Split) -> Split:
             (file, content)
             for file in answer
             for element in (bytes_values(file, 1) or ())[:1]
-            if (content := element_bytes(file, element)[0])
+            if (content := tensor_datum.element_bytes(file, element)[0])
         ]
         error = next((content for file, content in files if file.name == ERROR), None)
         if error is None:
@@ -234,9 +220,9 @@ def _split_items(whole: Split) -> Split:
     return Split(shares)
 
 
-def _transpose_elements(tensors: _Tensors) -> list[_Tensors] | None:
+def _transpose_elements(files: _Tensors) -> list[_Tensors] | None:
     """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
-    columns = [(tensor, bytes_values(tensor, MOST_INFERENCES) or ()) for tensor in tensors]
+    columns = [(tensor, bytes_values(tensor, MOST_INFERENCES) or ()) for tensor in files]
     counts = {len(elements) for _, elements in columns}
     if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:
         return None
@@ -295,7 +281,7 @@ def read_inferences(
             )
         )
         all_problems += [data.problem, answer and answer.problem]
-    actions = map(value_of, _list_values("action", request))
+    actions = map(tensors.value_of, _list_values("action", request))
     all_problems.append(_find_misshapen("request", "input", request.inputs))
     all_problems.append(_find_misshapen("response", "output", read.outputs))
     return Reading(
@@ -314,8 +300,8 @@ def read_inferences(
     )
 
 
-def _find_misshapen(side: CaptureSide, name: str, tensors: Iterable[Tensor]) -> Problem | None:
-    tensor = next(filter(contradicts_shape, tensors), None)
+def _find_misshapen(side: CaptureSide, name: str, each: Iterable[Tensor]) -> Problem | None:
+    tensor = next(filter(tensors.contradicts_shape, each), None)
     if tensor is None:
         return None
     sentence = f"{name} {tensor.name[:80]!r} does not have the values of its shape"
@@ -332,7 +318,7 @@ def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> Written
     members = {"model_name": response.model, "model_version": response.version, "id": response.id}
     members["error"] = share.error if response.error is None else response.error
     outputs = response.outputs if share.outputs is None else share.outputs
-    return envelope_json(members, response.parameters, "outputs", outputs, "response")
+    return tensor_datum.envelope_json(members, response.parameters, "outputs", outputs, "response")
 
 
 def list_parameters(request: InferRequest) -> list[Parameters]:
@@ -348,6 +334,6 @@ def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> di
     standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
     prompts = _list_values("prompts", request)
     if prompts and len(prompts[0]) <= _MOST_PROMPTS:
-        standard["prompts"] = value_of(prompts[0])
-    arguments = arguments_of(request.inputs) if alone else {}
+        standard["prompts"] = tensors.value_of(prompts[0])
+    arguments = tensor_datum.arguments_of(request.inputs) if alone else {}
     return standard | ({"arguments": arguments} if arguments else {})

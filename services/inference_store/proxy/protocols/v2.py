@@ -17,18 +17,8 @@ from inference_store.inference.events import CaptureKind, CaptureSide
 from inference_store.inference.json_text import Span, UnreadableJson, read_json, text_of
 from inference_store.proxy.exchange import Body, Exchange, Headers, correct_headers, header
 
-from . import documents
-from .protocol import (
-    MOST_ERROR,
-    MOST_STRIPPED,
-    NAMES,
-    Call,
-    Model,
-    Problem,
-    Protocol,
-    Reading,
-    join_problems,
-)
+from . import documents, protocol
+from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, join_problems
 from .tensor_reading import ParsedBody, read_inferences, read_run
 from .tensors import BYTES, InferRequest, InferResponse, Tensor, merge, value_of
 
@@ -67,7 +57,7 @@ class Message:
         is_flat = flat and outputs and not has_outputs
         return InferResponse(
             outputs=outputs,
-            error=error and error[:MOST_ERROR],
+            error=error and error[: protocol.MOST_ERROR],
             text=None if is_flat or self._tail else self._whole,
             **self._head(),
         )
@@ -244,7 +234,7 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     no metadata, or cannot be read.
     """
     try:
-        plain = documents.decode(body, headers, MOST_STRIPPED)
+        plain = documents.decode(body, headers, protocol.MOST_STRIPPED)
         length = json_part(plain, headers)
         stripped = remove_metadata(plain[:length])
     except (documents.NotDecoded, NotV2, UnreadableJson):
