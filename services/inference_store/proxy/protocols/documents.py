@@ -140,9 +140,8 @@ class Document:
         if self.problem or (name is None and not self.raw.strip()):
             return self
         try:
-            return replace(
-                self, value=json_text.read_exactly(self.raw) if exact else read_json(self.raw)
-            )
+            read = json_text.read_exactly if exact else read_json
+            return replace(self, value=read(self.raw))
         except UnreadableJson as exc:
             sentence = f"{name or NAMES[self.side]} is not JSON: {exc}"
             return replace(self, problem=Problem(sentence, (self.side, "not_json")))

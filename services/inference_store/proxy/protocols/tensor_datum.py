@@ -154,7 +154,7 @@ def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
 
 def has_image(tensor: Tensor) -> bool:
     """Return whether a tensor's only element is an image, by its first bytes."""
-    elements = bytes_values(tensor, 1)
+    elements = bytes_values(tensor, 1) if tensor.datatype == BYTES else None
     is_single = elements is not None and len(elements) == 1
     return is_single and _is_image(_read_single(tensor, True).data or b"")
 

@@ -29,8 +29,8 @@ from inference_store.proxy.exchange import Headers, header
 
 from . import tensor_datum, tensors
 from .protocol import MOST_INFERENCES, Inference, Model, Problem, Reading, join_problems
-from .tensor_datum import Datum, WrittenJson, datum_of, select_element
-from .tensors import BYTES, InferRequest, InferResponse, Parameters, Tensor, bytes_values
+from .tensor_datum import Datum, WrittenJson, datum_of, has_image, select_element
+from .tensors import BYTES, InferRequest, InferResponse, Parameters, Tensor, bytes_values, divide
 
 _MOST_OPENED: Final = 16
 """How many elements are opened to see whether they may be files."""
@@ -57,7 +57,7 @@ class Split:
     shares: Sequence[Share]
     problem: Problem | None = None
     not_split: bool = False
-    """True if it may be a batch, but it is unknown how to tensors.divide it."""
+    """True if it may be a batch, but it is unknown how to divide it."""
 
 
 def split(
@@ -96,18 +96,12 @@ def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> 
     counts = {tensors.first_dimension(tensor) for tensor in inputs} if model.batched else set()
     count = counts.pop() if len(counts) == 1 else None
     if count:
-        many = count > MOST_INFERENCES
-        return (
-            [inputs] * count
-            if many
-            else _transpose([tensors.divide(it, count) for it in inputs]) or ()
-        )
+        few = [divide(it, count) for it in inputs] if count <= MOST_INFERENCES else []
+        return _transpose(few) or [inputs] * (MOST_INFERENCES + 1)
     task_type = task_type_of(model.task_type)
     if not task_type.vision:
         may_be_images = task_type.read is None and 1 < len(inputs) == len(outputs or ())
-        are_images = may_be_images and all(
-            it.datatype == BYTES and tensor_datum.has_image(it) for it in inputs
-        )
+        are_images = may_be_images and all(map(has_image, inputs))
         return [[tensor] for tensor in inputs] if are_images else ()
     parts: list[_Tensors] = []
     # inputs of several datatypes are arguments of one inference
@@ -149,7 +143,7 @@ def _may_be_batch(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> b
 def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_Tensors] | None:
     """Return the outputs of each inference; None if they do not match."""
     count = len(inputs)
-    by_dimension = _transpose([tensors.divide(tensor, count) for tensor in outputs])
+    by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
     names = [part[0].name for part in inputs]
     by_name = {tensor.name: tensor for tensor in outputs}
     if len(by_name) == len(outputs) == count and by_name.keys() == set(names):
@@ -161,7 +155,7 @@ def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_
 
 
 def _transpose(columns: Sequence[_Tensors | None]) -> list[_Tensors] | None:
-    """Turn tensors of inferences into inferences of tensors; None if one did not tensors.divide."""
+    """Turn tensors of inferences into inferences of tensors; None if one did not divide."""
     divided = [parts for parts in columns if parts is not None]
     if len(divided) < len(columns) or not columns:
         return None
