@@ -73,7 +73,7 @@ def split(
     outputs = None if response is None or response.error is not None else response.outputs
     whole = Split([Share(request.inputs, outputs)])
     if stream or is_bridged:
-        return whole if stream else _split_items(whole)
+        return _split_items(whole) if is_bridged else whole
     inputs = _divide_inputs(request.inputs, outputs, model)
     if len(inputs) < 2:
         return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
@@ -96,8 +96,8 @@ def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> 
     counts = {tensors.first_dimension(tensor) for tensor in inputs} if model.batched else set()
     count = counts.pop() if len(counts) == 1 else None
     if count:
-        few = [divide(it, count) for it in inputs] if count <= MOST_INFERENCES else []
-        return _transpose(few) or [inputs] * (MOST_INFERENCES + 1)
+        divided = [divide(it, count) for it in inputs] if count <= MOST_INFERENCES else []
+        return _transpose(divided) or [inputs] * (MOST_INFERENCES + 1)
     task_type = task_type_of(model.task_type)
     if not task_type.vision:
         may_be_images = task_type.read is None and 1 < len(inputs) == len(outputs or ())

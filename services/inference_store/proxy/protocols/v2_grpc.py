@@ -67,7 +67,7 @@ def _read_tensors(
     for tensor, content in zip(tensors, assign_raw(tensors, raw), strict=True):
         is_typed = content is None and tensor.HasField("contents")
         field = contents_field(tensor) if is_typed else None
-        values = list(getattr(tensor.contents, field)) if field else ()
+        values = getattr(tensor.contents, field) if field else ()
         read.append(
             Tensor(
                 position=len(read),
