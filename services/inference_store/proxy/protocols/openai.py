@@ -223,23 +223,16 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     }
     envelope = _build_envelope(asked.get("metadata"))
     divided = _divide(request, choices)
-    whole = original if len(divided) == 1 else {}
-    inferences: list[Inference] = []
-    for (data, kind), part in divided:
-        vectors = [choice.rest[VECTOR] for choice in part if VECTOR in choice.rest]
-        each = [{text: choice.text, **choice.rest} for choice in part]
-        if (whole and vectors) or not (part or original.get("chunks")):
-            response = answer.answer()
-        elif vectors:
-            response = write_answer({VECTOR: vectors}, **names)
-        else:  # with the whole answer, if it is about this datum alone
-            response = write_answer({"choices": each}, **names, **whole)
-        inferences.append(
-            Inference(data=data, data_content_type=kind, response=response, metadata=envelope)
-        )
+    alone = len(divided) == 1
+    responses = [
+        _build_response(part, answer, original, names, text, alone=alone) for _, part in divided
+    ]
     ok, error = answer.find_failure(exchange.http_status)
     return Reading(
-        inferences=inferences,
+        inferences=[
+            Inference(data=data, data_content_type=kind, response=response, metadata=envelope)
+            for ((data, kind), _), response in zip(divided, responses, strict=True)
+        ],
         items=name,
         model=names["model_name"],
         response_id=names["id"],
@@ -254,6 +247,25 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         },
         problem=join_problems([request.problem, answer.problem]),
     )
+
+
+def _build_response(
+    choices: Sequence[Choice],
+    answer: Document,
+    original: dict[str, Json],
+    names: dict[str, str | None],
+    text: str,
+    *,
+    alone: bool,
+) -> bytes | None:
+    """Return the choices about one datum; with the whole answer, if it is about this alone."""
+    vectors = [choice.rest[VECTOR] for choice in choices if VECTOR in choice.rest]
+    if (alone and vectors) or not (choices or original.get("chunks")):
+        return answer.answer()
+    if vectors:
+        return write_answer({VECTOR: vectors}, **names)
+    elements = [{text: choice.text, **choice.rest} for choice in choices]
+    return write_answer({"choices": elements}, **names, **(original if alone else {}))
 
 
 def _read_standard(

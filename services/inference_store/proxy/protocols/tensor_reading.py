@@ -247,33 +247,18 @@ def read_inferences(
     problems: Sequence[Problem | None] = (),
     run: Run | None = None,
 ) -> Reading:
-    """Read the inferences of one request and its answer.
-
-    A request that could not be read is the datum as a whole, and so is such an answer. `stream`:
-    read one inference, whatever the request contains; `merge` joins the answers of a stream before.
-    `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge.
-    """
+    """Read the inferences of one request and its answer; what could not be read is kept as a whole.
+    `stream`: read one inference, whatever the request contains; its answers are merged before.
+    `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge."""
     request, read = asked.request or InferRequest(), answered.response or InferResponse()
-    bridged = run is not None
-    divided = split(request, answered.response, model, stream=stream, is_bridged=bridged)
+    divided = split(request, answered.response, model, stream=stream, is_bridged=run is not None)
     vision, alone = task_type_of(model.task_type).vision, len(divided.shares) == 1
     inferences: list[Inference] = []
     all_problems = [*problems, asked.problem, answered.problem, divided.problem]
     for share in divided.shares:
-        is_read = asked.request is not None
-        data = datum_of(share.inputs, vision=vision) if is_read else Datum(asked.whole)
+        data = datum_of(share.inputs, vision=vision) if asked.request else Datum(asked.whole)
         answer = _build_answer(share, answered, alone=alone)
-        envelopes = _list_values("metadata", replace(request, inputs=share.inputs))
-        inferences.append(
-            Inference(
-                data=data.data,
-                data_content_type=data.content_type,
-                response=answer and answer.text,
-                metadata=[envelope for envelope in envelopes if envelope != b"null"],
-                ok=None if share.error is None else False,
-                error=share.error,
-            )
-        )
+        inferences.append(_build_inference(request, share, data, answer))
         all_problems += [data.problem, answer and answer.problem]
     actions = map(tensors.value_of, _list_values("action", request))
     all_problems.append(_find_misshapen("request", "input", request.inputs))
@@ -291,6 +276,20 @@ def read_inferences(
         shares=[share.inputs for share in divided.shares] if asked.request else (),
         not_split=divided.not_split,
         problem=join_problems(all_problems),
+    )
+
+
+def _build_inference(
+    request: InferRequest, share: Share, data: Datum, answer: WrittenJson | None
+) -> Inference:
+    envelopes = _list_values("metadata", replace(request, inputs=share.inputs))
+    return Inference(
+        data=data.data,
+        data_content_type=data.content_type,
+        response=answer and answer.text,
+        metadata=[envelope for envelope in envelopes if envelope != b"null"],
+        ok=None if share.error is None else False,
+        error=share.error,
     )
 
 
