@@ -6,14 +6,11 @@ from types import MappingProxyType
 from typing import Final
 
 from inference_store.proxy.exchange import Transport
-from inference_store.proxy.protocols.raw import MLFLOW, TORCHSERVE
 
-from .chariot_v2 import CHARIOT_V2
-from .kserve_v1 import KSERVE_V1
+from .bodies import CHARIOT_V2, KSERVE_V1, MLFLOW, RAW, RAW_GRPC, TORCHSERVE
 from .omi import OMI
 from .openai import ANTHROPIC, EMBEDDINGS, OPENAI, RESPONSES
 from .protocol import Call, Inference, Model, Protocol, Reading
-from .raw import RAW, RAW_GRPC
 from .v2 import V2_REST
 from .v2_grpc import V2_GRPC
 
@@ -63,13 +60,5 @@ def recognise_call(
     return None
 
 
-__all__ = [
-    "PROTOCOLS",
-    "Call",
-    "Inference",
-    "Model",
-    "Protocol",
-    "Reading",
-    "may_infer",
-    "recognise_call",
-]
+__all__ = ["PROTOCOLS", "may_infer", "recognise_call"]
+__all__ += ["Call", "Inference", "Model", "Protocol", "Reading"]

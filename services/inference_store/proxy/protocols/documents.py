@@ -5,8 +5,8 @@ import gzip
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from json import detect_encoding
 from typing import Any, Final
 
@@ -14,18 +14,10 @@ import orjson
 
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_text import (
-    Json,
-    Number,
-    Span,
-    UnreadableJson,
-    read_exactly,
-    read_json,
-    write_json,
-)
+from inference_store.inference.json_text import Json, UnreadableJson, read_json, write_json
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
-from .protocol import MOST_ERROR, NAMES, Problem, describe_missing, unreadable
+from .protocol import MOST_ERROR, NAMES, Problem
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """The largest decoded body: a megabyte of gzip can be a gigabyte."""
@@ -40,13 +32,9 @@ class NotDecoded(ValueError):
 
 def list_codings(headers: Headers) -> list[str]:
     """Return the codings of a body, in the order in which they were applied."""
-    names = [
-        part
-        for name, value in headers
-        if name == "content-encoding"
-        for part in value.lower().split(",")
-    ]
-    return [name for part in names if (name := part.strip()) not in ("", "identity")]
+    values = [value.lower() for name, value in headers if name == "content-encoding"]
+    names = (name.strip() for value in values for name in value.split(","))
+    return [name for name in names if name not in ("", "identity")]
 
 
 def decode(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes:
@@ -70,9 +58,8 @@ def decoded(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes | No
 def encode(body: bytes, headers: Headers) -> bytes:
     """Encode a body in the codings that the headers name, which `decode` knows."""
     for name in list_codings(headers):
-        body = (
-            gzip.compress(body, _LEVEL, mtime=0) if name in _GZIP else zlib.compress(body, _LEVEL)
-        )
+        is_gzip = name in _GZIP
+        body = gzip.compress(body, _LEVEL, mtime=0) if is_gzip else zlib.compress(body, _LEVEL)
     return body
 
 
@@ -131,50 +118,65 @@ TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Document:
-    """A body that should be JSON."""
+    """A body that should be JSON, or a part of it."""
 
+    side: CaptureSide
     raw: bytes = field(repr=False)
     """Its bytes without content coding; unchanged if they cannot be decoded."""
     value: Json = field(default=None, repr=False)
     """None if it is null, empty, or unreadable."""
     problem: Problem | None = None
 
+    @property
+    def members(self) -> dict[str, Json]:
+        """The members of its object; none if it is no object."""
+        return as_object(self.value)
+
+    def as_json(self, name: str | None = None, *, exact: bool = False) -> "Document":
+        """Read the bytes as JSON, if there are any. `name`: their name in a sentence; None if they
+        are the body; `exact`: keep numbers as they were written."""
+        if self.problem or (name is None and not self.raw.strip()):
+            return self
+        try:
+            read = json_text.read_exactly if exact else read_json
+            return replace(self, value=read(self.raw))
+        except UnreadableJson as exc:
+            sentence = f"{name or NAMES[self.side]} is not JSON: {exc}"
+            return replace(self, problem=Problem(sentence, (self.side, "not_json")))
+
+    def answer(self) -> bytes | None:
+        """Return an answer's own JSON; another body as `{"body": …}`, which no task type mistakes
+        for a prediction; None if there was no answer."""
+        if not self.raw.strip():
+            return None
+        return written({"body": text_or_base64(self.raw)}) if self.problem else self.raw
+
+    def find_failure(self, status: int | None) -> tuple[bool | None, str | None]:
+        """Return False if an answer reports a failure in its body, else None; and the error text:
+        None if there is none, or it is empty."""
+        error = find_error(self.value)
+        if (status or 0) < 400:
+            return (None if error is None else False), error
+        error = error or _find_text(self.value)
+        return None, error or self.raw[:MOST_ERROR].decode("utf-8", "replace").strip() or None
+
 
 def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
     """Read a body's bytes without content coding; still coded if that cannot be undone."""
-    missing = describe_missing(body, side)
+    missing = Problem.missing(body, side)
     try:
-        return Document(raw=decode(body.bytes, headers), problem=missing)
+        return Document(side, decode(body.bytes, headers), problem=missing)
     except NotDecoded as exc:
         sentence = f"{NAMES[side]} is kept coded, as it came: {exc}"
-        problem = missing or unreadable(sentence, side)
-        return Document(raw=body.bytes, problem=problem)
+        return Document(side, body.bytes, problem=missing or Problem.unreadable(sentence, side))
 
 
-def read_document(
-    body: Body, headers: Headers, side: CaptureSide, *, exact: bool = False
-) -> Document:
-    """Read a body as JSON. `exact`: keep numbers as they were written."""
-    return as_json(read_bytes(body, headers, side), side, exact=exact)
-
-
-def as_json(document: Document, side: CaptureSide, *, exact: bool = False) -> Document:
-    """Read the bytes of a body as JSON, if there are any."""
-    is_read = not document.problem and bool(document.raw.strip())
-    return parsed(document.raw, side, exact=exact) if is_read else document
-
-
-def parsed(
-    raw: bytes, side: CaptureSide, part: str | None = None, *, exact: bool = False
-) -> Document:
-    """Read bytes as JSON. `part`: their name in a sentence; None if they are the body."""
-    try:
-        return Document(raw=raw, value=read_exactly(raw) if exact else read_json(raw))
-    except UnreadableJson as exc:
-        sentence = f"{part or NAMES[side]} is not JSON: {exc}"
-        return Document(raw=raw, problem=Problem(sentence, (side, "not_json")))
+def read_both(exchange: Exchange) -> tuple[Document, Document]:
+    """Read the bytes of a request and of its answer."""
+    request = read_bytes(exchange.request, exchange.request_headers, "request")
+    return request, read_bytes(exchange.response, exchange.response_headers, "response")
 
 
 def written(value: Any) -> bytes:
@@ -185,32 +187,36 @@ def written(value: Any) -> bytes:
         return write_json(value).encode("utf-8", "backslashreplace")
 
 
-def data_of(value: Json) -> tuple[bytes, str]:
-    """Return a datum and its content type: a text unchanged, everything else as JSON."""
+def data_of(value: Json, text: bytes | None = None) -> tuple[bytes, str]:
+    """Return a datum and its content type: a text, or JSON as it is written in `text`, if known."""
     if type(value) is str:
         return value.encode("utf-8", "backslashreplace"), TEXT
-    return written(value), JSON
+    return written(value) if text is None else text, JSON
 
 
-def data_at(raw: bytes, span: Span | None, value: Json) -> tuple[bytes, str]:
-    """Return a datum as `data_of` does, but JSON as it is written at `span` of `raw`, so that
-    nothing is rounded."""
-    if span is None or type(value) is str:
-        return data_of(value)
-    return raw[span.start : span.end], JSON
-
-
-def member(raw: bytes, name: str) -> Span | None:
-    """Return the span of a member of a JSON object; None if there is none, or the text is not in
-    UTF-8."""
+def member(raw: bytes, name: str) -> bytes | None:
+    """Return the text of a JSON object's member; None if there is none, or it is not in UTF-8."""
     if not detect_encoding(raw).startswith("utf-8"):
         return None
-    return json_text.by_name(raw, json_text.root(raw)).get(name)
+    span = json_text.by_name(raw, json_text.root(raw)).get(name)
+    return None if span is None else raw[slice(*span)]
 
 
-def elements(raw: bytes, span: Span | None, count: int) -> Sequence[Span | None]:
-    """Return the spans of the `count` elements of the list at `span`."""
-    return [None] * count if span is None else list(json_text.items(raw, span))
+def elements(text: bytes | None, count: int) -> Sequence[bytes | None]:
+    """Return the texts of the `count` elements of a list."""
+    if text is None:
+        return [None] * count
+    return [text[slice(*span)] for span in json_text.items(text, json_text.Span(0, len(text)))]
+
+
+def as_object(value: Json) -> dict[str, Json]:
+    """Return an object; an empty one instead of any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_objects(value: Json) -> list[dict[str, Json]]:
+    """Return the objects in a list; none of any other value."""
+    return [it for it in value if isinstance(it, dict)] if isinstance(value, list) else []
 
 
 def walk(value: Json) -> Iterator[Json]:
@@ -222,6 +228,14 @@ def walk(value: Json) -> Iterator[Json]:
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)
+
+
+def is_text(raw: bytes) -> bool:
+    """Return whether bytes are a text."""
+    try:
+        return "\0" not in raw.decode()
+    except UnicodeDecodeError:
+        return False
 
 
 def text_or_base64(raw: bytes) -> Any:
@@ -237,65 +251,40 @@ def media_type(headers: Headers) -> str:
     return (header(headers, "content-type") or "").partition(";")[0].strip().lower()
 
 
-_ERROR_NAMES: Final = ("message", "detail", "error")
-
-
-def answer_json(answer: Document) -> bytes | None:
-    """Return the answer's own JSON; another body as `{"body": …}`, which no task type mistakes for
-    a prediction; None if there was no answer."""
-    if not answer.raw.strip():
-        return None
-    return written({"body": text_or_base64(answer.raw)}) if answer.problem else answer.raw
-
-
-def v2_answer_json(outputs: list[dict[str, Any]], **members: Any) -> bytes:
-    """Return an answer in V2's JSON, without members that are None."""
+def write_answer(outputs: Mapping[str, list[Any]], **members: Any) -> bytes:
+    """Return an answer in V2's JSON, without members that are None. The first dimension of an
+    output counts its elements."""
     head = {name: value for name, value in members.items() if value is not None}
-    return written({**head, "outputs": outputs})
+    written_outputs = [_write_output(name, data) for name, data in outputs.items()]
+    return written({**head, "outputs": written_outputs})
 
 
-def output(name: str, data: list[Any]) -> dict[str, Any]:
-    """Return one output; its first dimension counts the elements of `data`."""
+def _write_output(name: str, data: list[Any]) -> dict[str, Any]:
     shape: list[int] = []
     first: Json = data
     while isinstance(first, list):
         shape.append(len(first))
         first = first[0] if first else None
-    return {"name": name, "datatype": _datatype(first), "shape": shape, "data": data}
+    if isinstance(first, json_text.Number):
+        datatype = "INT64" if first.lstrip("-").isdecimal() else "FP64"
+    else:
+        datatype = {bool: "BOOL", int: "INT64", float: "FP64"}.get(type(first), "BYTES")
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
 
 
-def _datatype(scalar: Json) -> str:
-    if isinstance(scalar, bool):
-        return "BOOL"
-    if isinstance(scalar, Number):
-        return "INT64" if scalar.lstrip("-").isdecimal() else "FP64"
-    return {int: "INT64", float: "FP64"}.get(type(scalar), "BYTES")
-
-
-def find_failure(exchange: Exchange, answer: Document) -> tuple[bool | None, str | None]:
-    """Return False if the answer reports a failure in its body, else None; and the error text."""
-    if (exchange.http_status or 0) >= 400:
-        return None, describe_failure(answer)
-    error = find_error(answer.value)
-    return (None if error is None else False), error
-
-
-def describe_failure(answer: Document) -> str | None:
-    """Return the text of an answer with a status of failure; None if it is empty."""
-    text = find_error(answer.value) or _find_text(answer.value)
-    return text or answer.raw[:MOST_ERROR].decode("utf-8", "replace").strip() or None
+_ERROR_NAMES: Final = ("message", "detail", "error")
 
 
 def find_error(value: Json) -> str | None:
     """Return the text of `{"error": …}`; None if there is none."""
-    error = value.get("error") if isinstance(value, dict) else None
+    error = as_object(value).get("error")
     return (_find_text(error) or write_json(error))[:MOST_ERROR] if error else None
 
 
 def _find_text(value: Json, levels: int = 3) -> str | None:
     if isinstance(value, dict):
         texts = (_find_text(value.get(name), levels - 1) for name in _ERROR_NAMES if levels)
-        return next((text for text in texts if text), None)
+        return next(filter(None, texts), None)
     if isinstance(value, list) and value:
         return write_json(value)[:MOST_ERROR]
     return value[:MOST_ERROR] if type(value) is str and value else None

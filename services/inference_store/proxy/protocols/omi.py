@@ -7,9 +7,7 @@ answer is V2's JSON: one output with the predictions of the result file, and all
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
@@ -17,72 +15,50 @@ from inference_store.inference.json_text import Json, UnreadableJson, read_json
 from inference_store.inference.task_types import predictions_in
 from inference_store.proxy.exchange import Body, Exchange
 
-from .documents import output, text_or_base64, v2_answer_json, written
-from .protocol import (
-    NAMES,
-    Call,
-    Inference,
-    Model,
-    Problem,
-    Protocol,
-    Reading,
-    describe_missing,
-    find_mismatch,
-    join_problems,
-    no_input,
-    unreadable,
-)
+from .documents import JSON, as_object, is_text, text_or_base64, write_answer, written
+from .protocol import NAMES, Call, Inference, Model, Problem, Protocol, Reading, join_problems
 from .tensor_reading import ERROR
 
 RESULTS: Final = "results.json"
 _NO_ERROR: Final = "the container says that it failed, and not why"
-_TASK_TYPES: Final = MappingProxyType(
-    {
-        "imageClassification": "image_classification",
-        "textClassification": "text_classification",
-        "objectDetection": "object_detection",
-        "imageSegmentation": "image_segmentation",
-    }
-)
+_TASK_TYPES: Final[Mapping[Json, str]] = {
+    "imageClassification": "image_classification",
+    "textClassification": "text_classification",
+    "objectDetection": "object_detection",
+    "imageSegmentation": "image_segmentation",
+}
 """Values of `modelType`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class _Result(NamedTuple):
     """The result in one output item."""
 
-    response: bytes | None = field(default=None, repr=False)
-    files: Mapping[str, Json] = field(default_factory=dict, repr=False)
+    answer: Inference
+    """Without a datum."""
+    files: Mapping[str, Json]
     """All files by name: JSON, text, or `{"b64": …}`."""
     task_type: str | None = None
     has_classes: bool = False
-    ok: bool | None = None
-    error: str | None = None
     problem: Problem | None = None
 
 
-def read_result(files: Mapping[str, bytes], *, success: bool) -> Result:
-    """Return the result in an output item's files."""
+def _read_result(files: Mapping[str, bytes], *, success: bool) -> _Result:
     contents = {name: _read_content(files[name]) for name in sorted(files)}
     if not success:
-        error = files.get(ERROR, b"").decode("utf-8", "replace").strip() or None
-        response = written({"error": error or "", "files": contents})
-        return Result(response=response, files=contents, ok=False, error=error or _NO_ERROR)
+        error = files.get(ERROR, b"").decode("utf-8", "replace").strip()
+        response = written({"error": error, "files": contents})
+        return _Result(Inference(response=response, ok=False, error=error or _NO_ERROR), contents)
     name = _find_main(contents)
     if name is None:
-        sentence = (
-            f"an output item has neither {RESULTS} nor a single file: no predictions are read"
-        )
-        return Result(
-            response=v2_answer_json([], files=contents),
-            files=contents,
-            problem=unreadable(sentence, "response") if contents else None,
-        )
+        sentence = f"an output item has neither {RESULTS} nor a single file"
+        problem = Problem.unreadable(f"{sentence}: no predictions are read", "response")
+        answer = Inference(response=write_answer({}, files=contents))
+        return _Result(answer, contents, problem=problem if contents else None)
     elements, kind = _read_elements(contents[name])
     model_type = _find_member(contents[name], "modelType")
-    return Result(
-        response=v2_answer_json([output(name, elements)], files=contents),
-        files=contents,
+    return _Result(
+        Inference(response=write_answer({name: elements}, files=contents)),
+        contents,
         task_type=_TASK_TYPES.get(model_type) if type(model_type) is str else None,
         has_classes=kind == "classPredictions",
     )
@@ -98,8 +74,7 @@ def _read_content(raw: bytes) -> Json:
 
 
 def _find_main(files: Mapping[str, Json]) -> str | None:
-    """Return the file with the predictions: that in Modzy's format, `results.json`, or the only
-    one."""
+    """Return the file with the predictions: in Modzy's format, `results.json`, or the only one."""
     of_form = [name for name in files if _read_elements(files[name])[1]]
     if RESULTS in files and (RESULTS in of_form or not of_form):
         return RESULTS
@@ -115,14 +90,10 @@ def _read_elements(content: Json) -> tuple[list[Json], str | None]:
 
 
 def _find_member(content: Json, name: str) -> Any:
-    if not isinstance(content, dict):
-        return None
-    data = content.get("data")
-    inner = data.get(name) if isinstance(data, dict) else None
-    return content.get(name, inner)
+    members = as_object(content)
+    return members.get(name, as_object(members.get("data")).get(name))
 
 
-_PROTOBUF: Final = "application/x-protobuf"
 LEAST_FAILED: Final = 400
 
 
@@ -131,19 +102,21 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     request, request_problem = _parse_message("RunRequest", exchange.request, "request")
     answer, answer_problem = _parse_message("RunResponse", exchange.response, "response")
     failed = answer is not None and answer.status_code >= LEAST_FAILED
-    error = describe_failure(answer) if failed else None
     items = list(request.inputs) if request is not None else []
     outputs = list(answer.outputs) if answer is not None else []
-    results = [read_result(item.output, success=item.success) for item in outputs]
-    mismatch = find_mismatch(len(items), len(results or items), "input items", "output items")
+    results = [_read_result(item.output, success=item.success) for item in outputs]
+    count = len(results or items)
+    mismatch = Problem.mismatch(len(items), count, "input items", "output items")
     if results and not items:
-        mismatch = no_input("there are output items and no input items")
+        mismatch = Problem.no_input("there are output items and no input items")
     if not items or mismatch:
-        inferences = [_join_inferences(exchange, answer, results)]
+        response, kind = _join_answers(exchange, answer, results), "application/x-protobuf"
+        datum = exchange.request.bytes
+        inferences = [Inference(data=datum, data_content_type=kind, response=response)]
     else:
-        matched = results or [_build_result(answer)] * len(items)
-        pairs = zip(items, matched, strict=True)
-        inferences = [_build_inference(item.input, result) for item, result in pairs]
+        answers = [result.answer for result in results] or [_build_answer(answer)] * len(items)
+        pairs = zip(items, answers, strict=True)
+        inferences = [_build_datum(item.input).answered(half) for item, half in pairs]
     problems = [request_problem, answer_problem, mismatch]
     problems += [result.problem for result in results if result.problem][:3]
     return Reading(
@@ -151,7 +124,7 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         action="run",
         task_type=_find_task_type(results, inferences[0]),
         ok=False if failed else None,
-        error=error,
+        error=describe_failure(answer) if failed else None,
         standard=_read_standard(request, answer),
         problem=join_problems(problems),
     )
@@ -159,14 +132,14 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
 
 def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Problem | None]:
     """Parse a message; None if there is none, or it cannot be read."""
-    if not body.parts and body.whole:
-        no_message = no_input(f"{NAMES[side]} has no message")
-        return None, None if side == "response" else no_message
     if not body.whole:
-        return None, describe_missing(body, side)
-    parsed_message = parsed(name, body.bytes)
-    problem = unreadable(f"{NAMES[side]} is no {name}", side)
-    return parsed_message, problem if parsed_message is None else None
+        return None, Problem.missing(body, side)
+    if not body.parts:
+        no_message = Problem.no_input(f"{NAMES[side]} has no message")
+        return None, None if side == "response" else no_message
+    message = parsed(name, body.bytes)
+    problem = Problem.unreadable(f"{NAMES[side]} is no {name}", side)
+    return message, problem if message is None else None
 
 
 def describe_failure(answer: Any) -> str:
@@ -174,53 +147,36 @@ def describe_failure(answer: Any) -> str:
     return answer.message or answer.status or f"status_code {answer.status_code}"
 
 
-def _build_inference(files: Mapping[str, bytes], result: Result) -> Inference:
-    data, kind = datum_of(files)
-    return Inference(
-        data=data,
-        data_content_type=kind,
-        response=result.response,
-        ok=result.ok,
-        error=result.error,
-    )
-
-
-def datum_of(files: Mapping[str, bytes]) -> tuple[bytes, str | None]:
-    """Return the only file; else all as JSON by name, texts unchanged and others as `{"b64":
-    …}`."""
+def _build_datum(files: Mapping[str, bytes]) -> Inference:
+    """Return the only file; else all as JSON by name."""
     if len(files) == 1:
-        return next(iter(files.values())), None
+        return Inference(data=next(iter(files.values())))
     contents = {name: text_or_base64(files[name]) for name in sorted(files)}
-    return written(contents), "application/json"
+    return Inference(data=written(contents), data_content_type=JSON)
 
 
-def _build_result(answer: Any) -> Result:
+def _build_answer(answer: Any) -> Inference:
+    """Return the answer to each input item, if there are no output items."""
     if answer is None:
-        return Result()
+        return Inference()
     fields = {"status_code": answer.status_code, "status": answer.status, "message": answer.message}
-    return Result(response=written({"error": describe_failure(answer), **fields}))
+    return Inference(response=written({"error": describe_failure(answer), **fields}))
 
 
-def _join_inferences(exchange: Exchange, answer: Any, results: list[Result]) -> Inference:
-    response = None
+def _join_answers(exchange: Exchange, answer: Any, results: list[_Result]) -> bytes | None:
     if answer is not None:
-        response = v2_answer_json(
-            [], status_code=answer.status_code, items=[result.files for result in results]
-        )
-    elif exchange.response.bytes:
-        response = written({"body": text_or_base64(exchange.response.bytes)})
-    return Inference(data=exchange.request.bytes, data_content_type=_PROTOBUF, response=response)
+        files = [result.files for result in results]
+        return write_answer({}, status_code=answer.status_code, items=files)
+    whole = exchange.response.bytes
+    return written({"body": text_or_base64(whole)}) if whole else None
 
 
-def _find_task_type(results: list[Result], first: Inference) -> str | None:
-    """Return the task type that a result names; if there are only classes, the datum distinguishes
-    texts from images."""
+def _find_task_type(results: list[_Result], first: Inference) -> str | None:
+    """Return the task type that a result names; if there are only classes, that of the datum."""
     task_type = next((result.task_type for result in results if result.task_type), None)
     if task_type or not any(result.has_classes for result in results):
         return task_type
-    datum = first.data or b""
-    is_text = b"\0" not in datum and type(text_or_base64(datum)) is str
-    return "text_classification" if is_text else "image_classification"
+    return "text_classification" if is_text(first.data or b"") else "image_classification"
 
 
 def _read_standard(request: Any, answer: Any) -> dict[str, Any]:

@@ -7,237 +7,194 @@ choice.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from inference_store.inference.json_text import Json, Span
+from inference_store.inference.json_text import Json, write_json
 from inference_store.inference.task_types import task_type_of
-from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
-from .documents import (
-    JSON,
-    Document,
-    answer_json,
-    as_json,
-    data_at,
-    data_of,
-    elements,
-    find_failure,
-    is_event_stream,
-    member,
-    output,
-    read_bytes,
-    read_document,
-    v2_answer_json,
-    written,
-)
-from .openai_messages import (
-    join_chunks,
-    read_conversation,
-    read_first_token,
-    read_usage,
-    text_of_parts,
-)
-from .protocol import (
-    MOST_INFERENCES,
-    Call,
-    Inference,
-    Model,
-    Problem,
-    Protocol,
-    Reading,
-    join_problems,
-    no_input,
-)
+from . import documents, protocol
+from .documents import JSON, Document, as_object, data_of, list_objects, read_both, write_answer
+from .openai_answers import VECTOR, Choice, JoinedStream, list_choices, read_usage, text_of_parts
+from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
+
+_Datum: TypeAlias = tuple[bytes, str | None]
+"""Bytes, of an image, a sound or a file inside a message too, and their content type."""
+_URLS: Final = ("image_url", "audio_url", "video_url")
 
 
-class Choice(NamedTuple):
-    """One choice of an answer."""
+class _Conversation:
+    """The messages in the member `name` of a request, after what the system is told."""
 
-    text: str | None
-    rest: dict[str, Any]
-    """What else it has: `index`, `finish_reason`, `role`, `tool_calls` and so on; without the
-    log-probabilities of its tokens, which stay in the answer."""
+    def __init__(self, request: dict[str, Json], name: str) -> None:
+        # The role and the text of each message; other parts appear in the text as `[image]`.
+        self.turns: list[tuple[str, str]] = []
+        self.attachments: list[_Datum] = []
+        self.problems: list[Problem] = []
+        messages, system = request[name], request.get("system", request.get("instructions"))
+        if not isinstance(messages, list):
+            self._add_problem(f"`{name}` is not a list of {{role, content}}")
+            return
+        if system:
+            self.turns.append(("system", "\n".join(self._read_content(system, "system"))))
+        for index, message in enumerate(messages):
+            location = f"{name}[{index}]"
+            if not isinstance(message, dict):
+                self._add_problem(f"{location} is not an object with role and content")
+                continue
+            content = message.get("content", message.get("output"))
+            texts = self._read_content(content, f"{location}.content")
+            texts += _format_tool_calls(message)
+            self.turns.append((_text(message.get("role")) or "unknown", "\n".join(texts)))
 
+    def _add_problem(self, sentence: str) -> None:
+        self.problems.append(Problem.unreadable(sentence))
 
-@dataclass(frozen=True, slots=True)
-class ParsedAnswer:
-    """A parsed answer."""
+    def _read_content(self, content: Json, location: str) -> list[str]:
+        if isinstance(content, list):
+            return [self._read_part(part, f"{location}[{at}]") for at, part in enumerate(content)]
+        if content is None or type(content) is str:
+            return [] if content is None else [content]
+        self._add_problem(f"{location} is neither text nor a list of parts")
+        return [write_json(content)]
 
-    document: Document
-    """The answer's JSON; for a stream, its joined chunks."""
-    original: dict[str, Json] = field(repr=False)
-    """The unchanged answer: `answer`, or `chunks`."""
+    def _read_part(self, part: Json, location: str) -> str:
+        if not isinstance(part, dict):
+            if type(part) is not str:
+                self._add_problem(f"{location} is no part with a type")
+            return part if type(part) is str else write_json(part)
+        texts = [part[name] for name in ("text", "thinking") if type(part.get(name)) is str]
+        if texts:
+            return str(texts[0])
+        if part.get("type") == "tool_use":
+            return _format_call(part.get("name"), part.get("input"))
+        if part.get("type") == "tool_result":
+            return text_of_parts(part.get("content")) or ""
+        return self._read_attachment(part, location)
 
-    @property
-    def members(self) -> dict[str, Json]:
-        """The members of the answer's root."""
-        return self.document.value if isinstance(self.document.value, dict) else {}
-
-
-def parse_answer(exchange: Exchange) -> ParsedAnswer:
-    """Parse the answer of an exchange, streamed or not."""
-    plain = read_bytes(exchange.response, exchange.response_headers, "response")
-    if is_event_stream(exchange.response_headers, plain.raw):
-        stream = join_chunks(plain)
-        problem = join_problems([plain.problem, *stream.problems], most=3)
-        whole = Document(raw=plain.raw, value=stream.document, problem=problem)
-        return ParsedAnswer(whole, {"chunks": stream.chunks})
-    plain = as_json(plain, "response")
-    return ParsedAnswer(plain, {"answer": plain.value})
-
-
-# Finds the choices of an answer: OpenAI's own, embeddings, and those that OpenAI's responses and
-# Anthropic's messages are, with their calls of tools in OpenAI's form.
-
-
-def list_choices(answer: dict[str, Json]) -> list[Choice]:
-    """Return the choices, in the order of their indexes if they have any."""
-    if isinstance(answer.get("output"), list):
-        return [_from_response(answer, _objects(answer["output"]))]
-    if isinstance(answer.get("content"), list):
-        return [_from_message(answer, _objects(answer["content"]))]
-    choices = _objects(answer.get("choices", answer.get("data")))
-    if all(type(choice.get("index")) is int for choice in choices):
-        choices.sort(key=lambda choice: int(choice["index"]))
-    return [_read_choice(choice) for choice in choices]
-
-
-def _read_choice(choice: dict[str, Json]) -> Choice:
-    rest = {name: choice.get(name) for name in ("index", "finish_reason")}
-    message = choice.get("message")
-    message = message if isinstance(message, dict) else {}
-    if _VECTOR in choice:
-        rest[_VECTOR] = choice[_VECTOR]
-    else:
-        rest |= {k: v for k, v in message.items() if k != "content" and v is not None}
-    return Choice(text_of_parts(choice.get("text", message.get("content"))), rest)
-
-
-def _from_response(answer: dict[str, Json], items: list[dict[str, Json]]) -> Choice:
-    parts = [part for item in items for part in _objects(item.get("content"))]
-    calls = [
-        _describe_call(item.get("call_id"), item, item.get("arguments"))
-        for item in items
-        if item.get("type") == "function_call"
-    ]
-    incomplete = answer.get("incomplete_details")
-    reason = incomplete.get("reason") if isinstance(incomplete, dict) else None
-    texts = [part for part in parts if part.get("type") == "output_text"]
-    return _build_choice("assistant", reason or answer.get("status"), texts, calls)
+    def _read_attachment(self, part: dict[str, Json], location: str) -> str:
+        """Add an attachment; return the text that replaces it. Its bytes stay in the request."""
+        kind = part.get("type")
+        name = kind if type(kind) is str else "part"
+        attachment, address = _find_bytes(name, part.get(name), part)
+        if attachment is not None:
+            self.attachments.append(attachment)
+        elif address is not None and address[:5].lower() == "data:":
+            self._add_problem(f"{location}.{name} is not base64 behind `data:…;base64,`")
+        elif address is not None:
+            return f"[{name.removesuffix('_url')} {address}]"
+        return f"[{name.removesuffix('_url').removeprefix('input_')}]"
 
 
-def _from_message(answer: dict[str, Json], parts: list[dict[str, Json]]) -> Choice:
-    calls = [
-        _describe_call(
-            part.get("id"), part, part.get("partial_json") or written(part.get("input")).decode()
-        )
-        for part in parts
-        if part.get("type") == "tool_use"
-    ]
-    return _build_choice(answer.get("role"), answer.get("stop_reason"), parts, calls)
+def _format_tool_calls(message: dict[str, Json]) -> list[str]:
+    """Return the calls of tools and of the older `function_call`, as `name(arguments)`."""
+    functions = [call.get("function") for call in list_objects(message.get("tool_calls"))]
+    is_call = message.get("type") == "function_call"
+    calls = list_objects([*functions, message if is_call else message.get("function_call")])
+    return [_format_call(call.get("name"), call.get("arguments") or "") for call in calls]
 
 
-def _build_choice(
-    role: Json, reason: Json, content: list[dict[str, Json]], calls: list[dict[str, Any]]
-) -> Choice:
-    texts = [part for part in content if type(part.get("text")) is str]
-    said = {"content": texts or None, "role": role, "tool_calls": calls or None}
-    return _read_choice({"index": 0, "finish_reason": reason, "message": said})
+def _format_call(*named: Json) -> str:
+    name, arguments = (it if isinstance(it, str) else write_json(it) for it in named)
+    return f"{name}({arguments})"
 
 
-def _describe_call(id_: Json, named: dict[str, Json], arguments: Json) -> dict[str, Any]:
-    function = {"name": named.get("name"), "arguments": arguments}
-    return {"id": id_, "type": "function", "function": function}
+def _find_bytes(name: str, inside: Json, part: dict[str, Json]) -> tuple[_Datum | None, str | None]:
+    """Return the bytes in a part, or their address: in the member of the part's type, in the part
+    itself (OpenAI's responses), or in its `source` (Anthropic)."""
+    if name in _URLS or name == "input_image":
+        address = part.get("image_url") if name == "input_image" else inside
+        return _read_address(address.get("url") if isinstance(address, dict) else address)
+    holder = next((it for it in (inside, part.get("source"), part) if isinstance(it, dict)), part)
+    if name in ("file", "input_file"):
+        return _read_address(holder.get("file_data"))
+    if type(holder.get("url")) is str:
+        return _read_address(holder["url"])
+    data, kind = holder.get("data"), holder.get("media_type")
+    if kind is None and type(holder.get("format")) is str:
+        kind = f"audio/{holder['format']}"
+    raw = from_base64(data) if type(data) is str else None
+    return (None if raw is None else (raw, kind if type(kind) is str else None)), None
 
 
-def _objects(value: Json) -> list[dict[str, Json]]:
-    items: Iterable[Json] = value if isinstance(value, list) else ()
-    return [item for item in items if isinstance(item, dict)]
+def _read_address(address: Json) -> tuple[_Datum | None, str | None]:
+    return (from_data_url(address), address) if type(address) is str else (None, None)
 
 
-Datum: TypeAlias = tuple[bytes, str | None]
-"""The bytes of a datum and its content type."""
-_INPUTS: Final = ("messages", "prompt", "input")
-_NO_INPUT: Final = "the request has neither `messages` nor a `prompt` nor an `input`"
-_NOT_AN_OBJECT: Final = "the request is not a JSON object with messages or a prompt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedRequest:
+class _Request(NamedTuple):
     """The data of a request."""
 
-    data: Sequence[Datum] = field(repr=False)
+    data: Sequence[_Datum]
     """At least one; several only for a list of prompts."""
-    together: Datum | None = field(default=None, repr=False)
+    problem: Problem | None = None
+    together: _Datum | None = None
     """Several data as one datum."""
     attached: bool = False
     """True if the datum is an image, a sound or a file in the messages."""
     prompt: str | None = None
     """The user's last message."""
-    problem: Problem | None = None
 
 
-def parse_request(request: Document, name: str | None) -> ParsedRequest:
+def _parse_request(request: Document, name: str | None) -> _Request:
     """Parse a request, whose data are in the member `name`; an unreadable one is one datum."""
-    raw, document = request.raw, request.value
-    if not isinstance(document, dict):
-        problem = request.problem or no_input(_NOT_AN_OBJECT)
-        return ParsedRequest(data=[(raw, None)], problem=problem)
+    if not isinstance(request.value, dict):
+        sentence = "the request is not a JSON object with messages or a prompt"
+        return _Request([(request.raw, None)], request.problem or Problem.no_input(sentence))
     if name is None:
-        return ParsedRequest(data=[(raw, JSON)], problem=no_input(_NO_INPUT))
-    if name == "messages" or (name == "input" and _objects(document[name])):
-        return _parse_chat(document, raw, name)
-    return _parse_completion(document[name], raw, member(raw, name))
+        sentence = "the request has neither `messages` nor a `prompt` nor an `input`"
+        return _Request([(request.raw, JSON)], Problem.no_input(sentence))
+    if name == "messages" or (name == "input" and list_objects(request.value[name])):
+        return _parse_chat(request, name)
+    return _parse_completion(request.value[name], documents.member(request.raw, name))
 
 
-def _parse_chat(document: dict[str, Json], raw: bytes, name: str) -> ParsedRequest:
-    system = document.get("system", document.get("instructions"))
-    conversation = read_conversation(name, document[name], system)
-    attachments = conversation.attachments
-    problem = join_problems(conversation.problems, most=3)
-    datum: Datum = data_of(conversation.text)
-    if len(attachments) == 1:
-        datum = attachments[0]
-    elif attachments:
-        datum = data_at(raw, member(raw, name), document[name])
-    elif not conversation.turns:
-        datum, problem = (raw, JSON), problem or no_input(f"`{name}` is empty")
-    return ParsedRequest(
-        data=[datum],
-        attached=len(attachments) == 1,
-        prompt=conversation.prompt,
-        problem=problem,
-    )
+def _parse_chat(request: Document, name: str) -> _Request:
+    """Parse the text of a message; of several, each after its role, a blank line between them."""
+    chat = _Conversation(request.members, name)
+    problem = join_problems(chat.problems, most=3)
+    turns = [text if len(chat.turns) == 1 else f"{role}: {text}" for role, text in chat.turns]
+    datum: _Datum = data_of("\n\n".join(turns))
+    if len(chat.attachments) == 1:
+        datum = chat.attachments[0]
+    elif chat.attachments:
+        datum = data_of(request.value[name], documents.member(request.raw, name))
+    elif not turns:
+        datum, problem = (request.raw, JSON), problem or Problem.no_input(f"`{name}` is empty")
+    asked = next((text for role, text in reversed(chat.turns) if role == "user"), None)
+    return _Request([datum], problem, attached=len(chat.attachments) == 1, prompt=asked)
 
 
-def _parse_completion(prompt: Json, raw: bytes, span: Span | None) -> ParsedRequest:
+def _parse_completion(prompt: Json, text: bytes | None) -> _Request:
     """Parse a prompt: a text, a list of texts, a text's tokens, or a list of those."""
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
-        (span,), (prompt,) = elements(raw, span, 1), prompt
-    together = data_at(raw, span, prompt)
+        (text,), (prompt,) = documents.elements(text, 1), prompt
+    together = data_of(prompt, text)
     if isinstance(prompt, list) and prompt and all(type(item) in (str, list) for item in prompt):
-        pairs = zip(elements(raw, span, len(prompt)), prompt, strict=True)
-        return ParsedRequest(
-            data=[data_at(raw, span, item) for span, item in pairs], together=together
-        )
-    return ParsedRequest(data=[together], prompt=_text(prompt))
+        data = list(map(data_of, prompt, documents.elements(text, len(prompt))))
+        return _Request(data, together=together)
+    return _Request([together], prompt=_text(prompt))
+
+
+def _parse_answer(exchange: Exchange, answer: Document) -> tuple[Document, dict[str, Json]]:
+    """Return the answer, of a stream its joined chunks; and it unchanged, by its name in V2."""
+    if not documents.is_event_stream(exchange.response_headers, answer.raw):
+        answer = answer.as_json()
+        return answer, {"answer": answer.value}
+    stream = JoinedStream(answer.raw)
+    problem = join_problems([answer.problem, *stream.problems], most=3)
+    return replace(answer, value=stream.document, problem=problem), {"chunks": stream.chunks}
 
 
 def _build_envelope(metadata: Json) -> list[bytes]:
-    """Return OpenAI's own `{"key": "value", …}` as a list of `{key, type, value}`, the envelope; a
-    list stays unchanged."""
-    if isinstance(metadata, list) and metadata:
-        return [written(metadata)]
-    if not isinstance(metadata, dict) or not metadata:
-        return []
-    items = [
-        {"key": key, "type": "string" if type(value) is str else "json", "value": value}
-        for key, value in metadata.items()
-    ]
-    return [written(items)]
+    """Return OpenAI's own `{"key": "value", …}` as an envelope; a list stays unchanged."""
+    if not isinstance(metadata, list):
+        metadata = [
+            {"key": key, "type": "string" if type(value) is str else "json", "value": value}
+            for key, value in as_object(metadata).items()
+        ]
+    return [documents.written(metadata)] if metadata else []
 
 
 def _text(value: Json) -> str | None:
@@ -246,40 +203,35 @@ def _text(value: Json) -> str | None:
 
 _IMAGES: Final = "image_text_to_text"
 _TEXTS: Final = "text_generation"
-# The name of a choice's text. The prompt is not part of an answer: it belongs to the input.
-_VECTOR: Final = "embedding"
-_ANSWER: Final = "answer"
-_TEXT: Final = "generated_text"
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """Read one inference; one per prompt if there is a list of prompts with answers for each."""
-    document = read_document(exchange.request, exchange.request_headers, "request")
-    asked = document.value if isinstance(document.value, dict) else {}
-    name = next((name for name in _INPUTS if asked.get(name) is not None), None)
-    request, answer = parse_request(document, name), parse_answer(exchange)
-    kind = request.data[0][1] or ""
-    is_image = request.attached and kind.startswith("image/")
-    task_type = _IMAGES if is_image else None if call.operation == _VECTOR else _TEXTS
-    text = _ANSWER if task_type_of(model.task_type or task_type).name == _IMAGES else _TEXT
-    choices = list_choices(answer.members)
+    document, plain = read_both(exchange)
+    document, (answer, original) = document.as_json(), _parse_answer(exchange, plain)
+    asked = document.members
+    name = next((it for it in ("messages", "prompt", "input") if asked.get(it) is not None), None)
+    request, choices = _parse_request(document, name), list_choices(answer.members)
+    is_image = request.attached and (request.data[0][1] or "").startswith("image/")
+    task_type = _IMAGES if is_image else None if call.operation == VECTOR else _TEXTS
+    is_about_image = task_type_of(model.task_type or task_type).name == _IMAGES
+    # The name of a choice's text. The prompt is not part of an answer: it belongs to the input.
+    text = "answer" if is_about_image else "generated_text"
     names = {
         "model_name": _text(asked.get("model")) or _text(answer.members.get("model")),
         "id": _text(answer.members.get("id")),
     }
     envelope = _build_envelope(asked.get("metadata"))
     divided = _divide(request, choices)
-    ok, error = find_failure(exchange, answer.document)
-    standard = {"stream": asked.get("stream") is True}
+    alone = len(divided) == 1
+    responses = [
+        _build_response(part, answer, original, names, text, alone=alone) for _, part in divided
+    ]
+    ok, error = answer.find_failure(exchange.http_status)
     return Reading(
         inferences=[
-            Inference(
-                data=data,
-                data_content_type=kind,
-                response=_build_response(part, answer, names, text, alone=len(divided) == 1),
-                metadata=envelope,
-            )
-            for (data, kind), part in divided
+            Inference(data=data, data_content_type=kind, response=response, metadata=envelope)
+            for ((data, kind), _), response in zip(divided, responses, strict=True)
         ],
         items=name,
         model=names["model_name"],
@@ -288,60 +240,63 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         task_type=task_type,
         ok=ok,
         error=error,
-        standard=standard | _read_standard(exchange, request, answer, choices),
-        problem=join_problems([request.problem, answer.document.problem]),
+        standard={
+            "stream": asked.get("stream") is True,
+            **read_usage(answer.members),
+            **_read_standard(exchange, request, choices, is_stream="chunks" in original),
+        },
+        problem=join_problems([request.problem, answer.problem]),
     )
 
 
+def _build_response(
+    choices: Sequence[Choice],
+    answer: Document,
+    original: dict[str, Json],
+    names: dict[str, str | None],
+    text: str,
+    *,
+    alone: bool,
+) -> bytes | None:
+    """Return the choices about one datum; with the whole answer, if it is about this alone."""
+    vectors = [choice.rest[VECTOR] for choice in choices if VECTOR in choice.rest]
+    if (alone and vectors) or not (choices or original.get("chunks")):
+        return answer.answer()
+    if vectors:
+        return write_answer({VECTOR: vectors}, **names)
+    elements = [{text: choice.text, **choice.rest} for choice in choices]
+    return write_answer({"choices": elements}, **names, **(original if alone else {}))
+
+
 def _read_standard(
-    exchange: Exchange, request: ParsedRequest, answer: ParsedAnswer, choices: Sequence[Choice]
+    exchange: Exchange, request: _Request, choices: Sequence[Choice], *, is_stream: bool
 ) -> dict[str, Any]:
-    """Return the tokens, the prompt about an attachment, and why the answer ended: one reason if
-    all choices have the same, else a list."""
-    standard = read_usage(answer.members)
+    """Return the prompt about an attachment; why the answer ended, one reason if all choices have
+    the same, else a list; and the time to the first part of a stream."""
+    standard: dict[str, Any] = {}
     if request.attached and request.prompt:
         standard["prompts"] = [request.prompt]
     reasons = [choice.rest.get("finish_reason") for choice in choices]
     if any(reasons):
         is_same = reasons.count(reasons[0]) == len(reasons)
         standard["finish_reason"] = reasons[0] if is_same else reasons
-    return standard | (read_first_token(exchange) if "chunks" in answer.original else {})
+    if is_stream and exchange.forwarded_at and exchange.first_part_at:
+        waited = exchange.first_part_at - exchange.forwarded_at
+        standard["time_to_first_token_ms"] = round(waited.total_seconds() * 1000, 3)
+    return standard
 
 
-def _divide(
-    request: ParsedRequest, choices: Sequence[Choice]
-) -> list[tuple[Datum, Sequence[Choice]]]:
+def _divide(request: _Request, choices: Sequence[Choice]) -> list[tuple[_Datum, Sequence[Choice]]]:
     """Return each datum with the choices about it; one with all if they cannot be divided."""
     data, count = request.data, len(request.data)
-    if request.together and (count > MOST_INFERENCES or len(choices) % count):
+    if request.together and (count > protocol.MOST_INFERENCES or len(choices) % count):
         return [(request.together, choices)]
     size = len(choices) // count
     return [(datum, choices[at * size : (at + 1) * size]) for at, datum in enumerate(data)]
 
 
-def _build_response(
-    choices: Sequence[Choice],
-    answer: ParsedAnswer,
-    names: Mapping[str, str | None],
-    text: str,
-    *,
-    alone: bool,
-) -> bytes | None:
-    """Return the choices about one datum; with the whole answer, if it is about this datum
-    alone."""
-    whole = answer.original if alone else {}
-    vectors = [choice.rest[_VECTOR] for choice in choices if _VECTOR in choice.rest]
-    if (whole and vectors) or not (choices or answer.original.get("chunks")):
-        return answer_json(answer.document)
-    if vectors:
-        return v2_answer_json([output(_VECTOR, vectors)], **names)
-    elements = [{text: choice.text, **choice.rest} for choice in choices]
-    return v2_answer_json([output("choices", elements)], **names, **whole)
-
-
 # Azure's paths name the deployment.
 _BASE: Final = r"(?:(?:/openai)?/v1|/openai/deployments/(?P<model>[^/]+))"
-_entry = partial(Protocol, transport="rest", read=read)
 _MESSAGES: Final = (
     "the messages' text, each after its role where there are several; the only image, sound or "
     "file in them, of several the messages as JSON"
@@ -351,32 +306,36 @@ _GENERATED: Final = (
     "metadata), and all of it as it came: `answer`, or `chunks` in order"
 )
 
-OPENAI: Final = _entry(
+OPENAI: Final = Protocol(
     name="openai",
     calls="`POST /v1/chat/completions`, `/v1/completions`, also under `/openai` and under Azure's "
     "`/openai/deployments/…`",
     datum=f"{_MESSAGES}; each prompt of a list",
     answer=_GENERATED,
     path=re.compile(rf"{_BASE}/(?:(?P<operation>chat)/)?completions/?"),
+    read=read,
 )
-RESPONSES: Final = _entry(
+RESPONSES: Final = Protocol(
     name="openai-responses",
     calls="`POST /v1/responses`, also under `/openai`",
     datum="the same of `input`",
     answer="the same",
     path=re.compile(r"(?:/openai|(?:/openai)?/v1)/(?P<operation>response)s/?"),
+    read=read,
 )
-EMBEDDINGS: Final = _entry(
+EMBEDDINGS: Final = Protocol(
     name="openai-embeddings",
     calls="`POST /v1/embeddings`, as for `openai`",
     datum="each `input` of a list",
     answer="to one input: as it came; to several: the `embedding` of each as V2's JSON",
     path=re.compile(rf"{_BASE}/(?P<operation>embedding)s/?"),
+    read=read,
 )
-ANTHROPIC: Final = _entry(
+ANTHROPIC: Final = Protocol(
     name="anthropic",
     calls="`POST /v1/messages`, also under `/anthropic`",
     datum="as for `openai`",
     answer="the same",
     path=re.compile(r"(?:/anthropic)?/v1/(?P<operation>message)s/?"),
+    read=read,
 )

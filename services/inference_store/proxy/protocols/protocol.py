@@ -6,7 +6,7 @@ describes what cannot be read, and it is kept whole.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -20,6 +20,8 @@ Reason: TypeAlias = tuple[CaptureSide, CaptureKind]
 NAMES: Final[dict[CaptureSide, str]] = {"request": "the request", "response": "the answer"}
 """The names of the two sides in sentences."""
 _MOST_SENTENCES: Final = 8
+MOST_INFERENCES: Final = 1024
+"""The most inferences of one request; a request with more is kept as one inference."""
 
 
 class Problem(str):
@@ -34,58 +36,48 @@ class Problem(str):
         problem.reasons = reasons
         return problem
 
+    @classmethod
+    def unreadable(cls, sentence: str, side: CaptureSide = "request") -> "Problem":
+        """Return the problem of a part that cannot be read."""
+        return cls(sentence, (side, "unreadable"))
 
-def unreadable(sentence: str, side: CaptureSide = "request") -> Problem:
-    """Return the problem of a part that cannot be read."""
-    return Problem(sentence, (side, "unreadable"))
+    @classmethod
+    def no_input(cls, sentence: str) -> "Problem":
+        """Return the problem of a request in which there is nothing to infer from."""
+        return cls(sentence, ("request", "no_input"))
 
+    @classmethod
+    def missing(cls, body: Body, side: CaptureSide) -> "Problem | None":
+        """Return the problem of a body with missing parts; None if it is whole."""
+        size = sum(map(len, body.parts))
+        sentence = f"of {NAMES[side]}'s {body.size} bytes only {size} are there"
+        return None if body.whole else cls(sentence, *list_gaps(body, side))
 
-def no_input(sentence: str) -> Problem:
-    """Return the problem of a request in which there is nothing to infer from."""
-    return Problem(sentence, ("request", "no_input"))
+    @classmethod
+    def mismatch(cls, inputs: int, answers: int, what: str, of: str) -> "Problem | None":
+        """Return why inputs are kept as one inference; None if each of them has an answer. `what`,
+        `of`: the names of inputs and answers."""
+        if inputs > MOST_INFERENCES:
+            sentence = f"{inputs} {what}, over {MOST_INFERENCES}: kept as one inference"
+            return cls(sentence, ("request", "not_divided"))
+        sentence = f"{answers} {of} to {inputs} {what}: kept as one inference"
+        return None if inputs == answers else cls(sentence, ("response", "not_divided"))
 
 
 def join_problems(
     problems: Iterable[Problem | None], most: int = _MOST_SENTENCES
 ) -> Problem | None:
-    """Join problems to one, without repetitions; None if there is none. It has the first few
-    sentences, and all reasons."""
+    """Join distinct problems, None if there is none, to the first few sentences and all reasons."""
     distinct = list(dict.fromkeys(problem for problem in problems if problem))
-    if not distinct:
-        return None
     reasons = dict.fromkeys(reason for problem in distinct for reason in problem.reasons)
-    return Problem("; ".join(distinct[:most]), *reasons)
-
-
-def describe_missing(body: Body, side: CaptureSide) -> Problem | None:
-    """Return the problem of a body with missing parts; None if it is whole."""
-    size = sum(map(len, body.parts))
-    sentence = f"of {NAMES[side]}'s {body.size} bytes only {size} are there"
-    return None if body.whole else Problem(sentence, *list_gaps(body, side))
+    return Problem("; ".join(distinct[:most]), *reasons) if distinct else None
 
 
 def list_gaps(body: Body, side: CaptureSide) -> list[Reason]:
-    """Return the reasons of a body with missing parts. A call without any answer failed, and has
-    none."""
+    """Return the reasons of a body with missing parts; none if there is no answer at all."""
     if body.gap is None or (side == "response" and not body.size):
         return []
     return [(side, body.gap)]
-
-
-MOST_INFERENCES: Final = 1024
-"""The most inferences of one request; a request with more is kept as one inference."""
-
-
-def find_mismatch(inputs: int, answers: int, what: str, of: str) -> Problem | None:
-    """Return why inputs are kept as one inference; None if each of them has an answer. `what`,
-    `of`: the names of inputs and answers."""
-    if inputs > MOST_INFERENCES:
-        sentence = f"{inputs} {what}, over {MOST_INFERENCES}: kept as one inference"
-        return Problem(sentence, ("request", "not_divided"))
-    if inputs != answers:
-        sentence = f"{answers} {of} to {inputs} {what}: kept as one inference"
-        return Problem(sentence, ("response", "not_divided"))
-    return None
 
 
 Kind: TypeAlias = Literal["infer", "stream"]
@@ -102,8 +94,7 @@ class Call:
     """The model's name in the path, unescaped; None if the body or the configuration names it."""
     version: str | None = None
     operation: str = ""
-    """The operation in the path, as the protocol names it: `generate`, `explain`; empty if there is
-    only one."""
+    """The operation in the path: `generate`, `explain`; empty if there is only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +127,12 @@ class Inference:
     response_id: str | None = None
     """The id of this single inference in the answer."""
     ok: bool | None = None
-    """The outcome of this inference, if it has its own (an item of a batch); None if it is the
-    exchange's."""
+    """Its own outcome, as an item of a batch; None if it is the exchange's."""
     error: str | None = None
+
+    def answered(self, answer: "Inference") -> "Inference":
+        """Return the datum with its answer, which has no datum."""
+        return replace(self, response=answer.response, ok=answer.ok, error=answer.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +158,7 @@ class Reading:
     shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False, compare=False)
     """Each inference's part of V2's tensors; empty if there are no tensors."""
     items: str | None = None
-    """The member of the request's JSON whose items are those of several inferences; None if lines,
-    tensors or messages are."""
+    """The member of the request's JSON whose items are the inferences'; None for others."""
     not_split: bool = False
     """True if it may be a batch, but was read as one inference."""
     problem: Problem | None = None
@@ -187,7 +180,7 @@ class Protocol:
     """One protocol. `calls`, `datum` and `answer` are its line in the docs."""
 
     name: str
-    transport: Transport
+    transport: Transport = "rest"
     calls: str
     datum: str
     answer: str
@@ -210,9 +203,6 @@ class Protocol:
             return None
         named = match.groupdict()
         operation = named.get("operation") or ""
-        model, version = (unquote(named[name]) if named.get(name) else None for name in _NAMES)
+        model, version = (unquote(named.get(name) or "") or None for name in ("model", "version"))
         kind: Kind = "stream" if operation in self.streams else "infer"
         return Call(self, kind, model, version, operation)
-
-
-_NAMES: Final = ("model", "version")

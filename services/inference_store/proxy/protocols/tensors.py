@@ -1,7 +1,8 @@
 """Tensors of the Open Inference Protocol: JSON, raw bytes, or typed values.
 
-Both transports use them. Nothing here raises on untrusted input. A tensor is divided along its
-first dimension; `shape` is used only if the data agree with it.
+Both transports use them. Nothing here raises on untrusted input, and no value is read before it is
+asked for. A tensor is divided along its first dimension; `shape` is used only if the data agree
+with it.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from inference_store.inference import json_text
 
@@ -19,23 +20,10 @@ Value: TypeAlias = bool | int | float | bytes
 Parameters: TypeAlias = Mapping[str, bytes]
 """Each value as JSON text, so that nothing in it is rounded (`parameter_text`)."""
 
-CODES: Final[Mapping[str, str]] = {
-    "BOOL": "?",
-    "UINT8": "B",
-    "UINT16": "H",
-    "UINT32": "I",
-    "UINT64": "Q",
-    "INT8": "b",
-    "INT16": "h",
-    "INT32": "i",
-    "INT64": "q",
-    "FP16": "e",
-    "BF16": "H",
-    "FP32": "f",
-    "FP64": "d",
-}
-"""The struct code of each datatype of a fixed size; of BF16, the upper half of an FP32, that of its
-bits. BYTES is the only other one."""
+_DATATYPES: Final = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 BF16 FP32 FP64"
+CODES: Final[Mapping[str, str]] = dict(zip(_DATATYPES.split(), "?BHIQbhiqeHfd", strict=True))
+"""The struct code of each datatype but BYTES; of BF16, the upper half of an FP32, of its bits."""
+_SIZES: Final = {datatype: struct.calcsize(f"<{code}") for datatype, code in CODES.items()}
 BYTES: Final = "BYTES"
 MOST_ELEMENTS: Final = 1 << 20
 """The most elements of a tensor that is read, or written as JSON; a larger one stays raw bytes."""
@@ -57,7 +45,7 @@ class Tensor:
     position: int = field(default=0, compare=False)
     """Its place among the tensors of the request or the answer."""
     data: bytes | None = field(default=None, repr=False)
-    """The unchanged JSON text of `data`, nested or flat (REST)."""
+    """The unchanged JSON text of `data`, nested or flat, without blanks around it (REST)."""
     raw: bytes | None = field(default=None, repr=False)
     """Little-endian and row-major; each BYTES element follows a 4-byte length (binary extension,
     `raw_input_contents`)."""
@@ -66,24 +54,26 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferRequest:
-    """A request. Empty texts of protobuf are None here."""
+class _Head:
+    """What a request and an answer have beside tensors. Empty texts of protobuf are None here."""
 
     model: str | None = None
     version: str | None = None
     id: str | None = None
     parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferRequest(_Head):
+    """A request."""
+
     inputs: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferResponse:
-    """An answer, or an error in its body. Empty texts of protobuf are None here."""
+class InferResponse(_Head):
+    """An answer, or an error in its body."""
 
-    model: str | None = None
-    version: str | None = None
-    id: str | None = None
-    parameters: Parameters = field(default_factory=dict)
     outputs: Sequence[Tensor] = ()
     error: str | None = None
     """The reason of a failure that the answer reports in its body."""
@@ -96,25 +86,22 @@ def merge(responses: Sequence[InferResponse]) -> InferResponse:
 
     Of parameters with the same name, the last one wins.
     """
-    parameters: dict[str, bytes] = {}
-    for response in responses:
-        parameters |= response.parameters
     return InferResponse(
-        model=next((response.model for response in responses if response.model), None),
-        version=next((response.version for response in responses if response.version), None),
-        id=next((response.id for response in responses if response.id), None),
-        parameters=parameters,
-        outputs=[output for response in responses for output in response.outputs],
-        error=next((response.error for response in responses if response.error is not None), None),
+        model=next((each.model for each in responses if each.model), None),
+        version=next((each.version for each in responses if each.version), None),
+        id=next((each.id for each in responses if each.id), None),
+        parameters={name: it for each in responses for name, it in each.parameters.items()},
+        outputs=[output for each in responses for output in each.outputs],
+        error=next((each.error for each in responses if each.error is not None), None),
     )
 
 
-def parameter_text(value: bool | int | float | str) -> bytes:
-    """Return a parameter's value as JSON text, in ASCII."""
+def parameter_text(value: object) -> bytes:
+    """Return a value as JSON text, in ASCII; NaN and infinities as Python writes them."""
     return json.dumps(value).encode()
 
 
-def value_of(text: bytes) -> object:
+def value_of(text: bytes) -> Any:
     """Return the value of JSON text that was read before, as a part of a body."""
     try:
         return json_text.read_json(text)
@@ -122,15 +109,8 @@ def value_of(text: bytes) -> object:
         return None
 
 
-def size_of(datatype: str) -> int | None:
-    """Return the bytes of an element; None for BYTES and unknown datatypes."""
-    code = CODES.get(datatype)
-    return None if code is None else struct.calcsize(f"<{code}")
-
-
 def bytes_elements(raw: bytes) -> list[bytes] | None:
-    """Return the elements of a raw BYTES tensor; None if the lengths do not add up, or there are
-    too many."""
+    """Return the elements of raw BYTES; None if the lengths do not add up, or are too many."""
     elements: list[bytes] = []
     at = 0
     while at < len(raw):
@@ -144,17 +124,13 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
     return elements
 
 
-def elements_at_most(datatype: str, raw: bytes) -> int:
-    """Return how many elements raw bytes can hold."""
-    return len(raw) // (_LENGTH.size if datatype == BYTES else size_of(datatype) or 1)
-
-
 def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
-    """Return the elements of a raw tensor; None if the datatype is unknown or the bytes do not
-    fit."""
+    """Return the elements of raw bytes; None if they do not fit, or there may be too many."""
+    size = _SIZES.get(datatype)
+    if len(raw) // (size or _LENGTH.size) > MOST_ELEMENTS:
+        return None
     if datatype == BYTES:
         return bytes_elements(raw)
-    size = size_of(datatype)
     if size is None or len(raw) % size:
         return None
     if datatype == "BF16":
@@ -184,24 +160,29 @@ def encoded(datatype: str, values: Sequence[Value]) -> bytes | None:
 Piece = TypeVar("Piece")
 _NESTED: Final = re.compile(rb'["\[{]')
 _OTHER: Final = re.compile(rb'["{]|\[\s*\]')
-_LAYERS: Final = 8
-"""The most nested lists of one item that are opened to reach BYTES elements."""
+_LAYERS: Final = 9
+"""The most nested lists that are opened to reach BYTES elements."""
 
 
-def texts(data: bytes, most: int | None = None) -> list[bytes]:
-    """Return the JSON texts of the outermost elements of `data`; itself if it is not a list.
+def _list_pieces(data: bytes, most: int | None = None) -> list[bytes]:
+    """Return the JSON texts of the outermost elements of `data` with the blanks around them, so
+    that commas between them give the list's content; itself if it is not a list.
 
     `most`: return at most one more than this number.
     """
-    root = json_text.root(data)
-    text = data[root.start : root.end]
-    if not text.startswith(b"["):
-        return [text]
-    inside = text[1:-1]
+    if not data.startswith(b"["):
+        return [data]
+    inside = data[1:-1]
     if _NESTED.search(inside) is None:  # many times faster for a million numbers
-        return [item.strip() for item in inside.split(b",")] if inside.strip() else []
-    spans = islice(json_text.items(data, root), most and most + 1)
-    return [data[start:end] for start, end in spans]
+        return inside.split(b",") if inside.strip() else []
+    pieces, at = [], 1
+    whole = json_text.Span(0, len(data))
+    for span in islice(json_text.items(data, whole), most and most + 1):
+        comma = data.find(b",", span.end)
+        end = comma if comma > 0 else len(data) - 1
+        pieces.append(data[at:end])
+        at = end + 1
+    return pieces
 
 
 def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes | Value] | None:
@@ -212,22 +193,26 @@ def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes | 
     """
     if tensor.data is None:
         return tensor.values if tensor.raw is None else bytes_elements(tensor.raw)
-    elements = texts(tensor.data, most)
+    elements = [tensor.data]
     for _ in range(_LAYERS):
+        elements = [piece.strip() for piece in _list_pieces(elements[0], most)]
         if len(elements) != 1 or not elements[0].startswith(b"["):
             break
-        elements = texts(elements[0], most)
     return elements
 
 
-def first_dimension(tensor: Tensor) -> int | None:
-    """Return the size of the first dimension; None if it is unknown."""
+def _count_elements(tensor: Tensor) -> int | None:
+    """Return the number of a tensor's elements, in JSON of numbers; None if it is unknown."""
     if tensor.data is not None:
-        elements = texts(tensor.data)
-        nested = bool(elements) and elements[0].startswith(b"[")
-        return len(elements) if nested else _find_first_dimension(tensor, len(elements))
-    count = _count_elements(tensor)
-    return None if count is None else _find_first_dimension(tensor, count)
+        if not tensor.data.strip(b"[] \t\r\n"):
+            return 0
+        # each list has one comma less than items
+        return None if _OTHER.search(tensor.data) else tensor.data.count(b",") + 1
+    if tensor.raw is None or tensor.datatype == BYTES:
+        elements = bytes_values(tensor)
+        return None if elements is None else len(elements)
+    size = _SIZES.get(tensor.datatype)
+    return None if size is None or len(tensor.raw) % size else len(tensor.raw) // size
 
 
 def contradicts_shape(tensor: Tensor) -> bool:
@@ -235,32 +220,15 @@ def contradicts_shape(tensor: Tensor) -> bool:
     shape of BYTES may be that of the decoded bytes."""
     if tensor.datatype not in CODES or not tensor.shape or min(tensor.shape) < 0:
         return False
-    data = tensor.data
-    if data is None:
-        count = _count_elements(tensor)
-    elif not data.strip(b"[] \t\r\n"):
-        count = 0
-    else:  # each list has one comma less than items
-        count = None if _OTHER.search(data) else data.count(b",") + 1
-    return count is not None and count != prod(tensor.shape)
+    return _count_elements(tensor) not in (None, prod(tensor.shape))
 
 
-def divide(tensor: Tensor, count: int) -> list[Tensor] | None:
-    """Divide a tensor into `count` parts along its first dimension; None if it has another size."""
-    if first_dimension(tensor) != count or not count:
-        return None
-    is_shape_right = tensor.shape[:1] in ((count,), (-1,))
-    shape = (1, *tensor.shape[1:]) if is_shape_right else (1,)
-    if tensor.data is not None:
-        cut = _cut_text(tensor.data, count)
-        return [replace(tensor, shape=shape, data=b"[" + part + b"]") for part in cut]
-    if tensor.values is not None:
-        return [replace(tensor, shape=shape, values=part) for part in _cut(tensor.values, count)]
-    return [replace(tensor, shape=shape, raw=part) for part in _cut_raw(tensor, count)]
-
-
-def _find_first_dimension(tensor: Tensor, count: int) -> int | None:
-    if not tensor.shape or not count:
+def first_dimension(tensor: Tensor) -> int | None:
+    """Return the size of the first dimension; None if it is unknown."""
+    pieces = None if tensor.data is None else _list_pieces(tensor.data)
+    count = _count_elements(tensor) if pieces is None else len(pieces)
+    is_nested = (pieces or [b""])[0].lstrip().startswith(b"[")
+    if is_nested or not tensor.shape or not count:
         return count
     first, *others = tensor.shape
     rest = prod(others)
@@ -273,40 +241,27 @@ def _find_first_dimension(tensor: Tensor, count: int) -> int | None:
     return first if first > 0 and min(others, default=0) < 0 and count % first == 0 else None
 
 
-def _count_elements(tensor: Tensor) -> int | None:
-    if tensor.raw is None:
-        return None if tensor.values is None else len(tensor.values)
-    if tensor.datatype == BYTES:
-        elements = bytes_elements(tensor.raw)
-        return None if elements is None else len(elements)
-    size = size_of(tensor.datatype)
-    return None if size is None or len(tensor.raw) % size else len(tensor.raw) // size
+def divide(tensor: Tensor, count: int) -> list[Tensor] | None:
+    """Divide a tensor into `count` parts along its first dimension; None if it has another size."""
+    if first_dimension(tensor) != count or not count:
+        return None
+    parts: Sequence[Any]
+    if tensor.data is not None:
+        cut = _cut(_list_pieces(tensor.data), count)
+        form, parts = "data", [b"[" + b",".join(part).strip() + b"]" for part in cut]
+    elif tensor.values is not None:
+        form, parts = "values", _cut(tensor.values, count)
+    elif tensor.datatype == BYTES:
+        elements = bytes_elements(tensor.raw or b"") or ()
+        form, parts = "raw", [encoded(BYTES, part) for part in _cut(elements, count)]
+    else:
+        form, parts = "raw", _cut(tensor.raw or b"", count)
+    is_shape_right = tensor.shape[:1] in ((count,), (-1,))
+    shape = (1, *tensor.shape[1:]) if is_shape_right else (1,)
+    changes: list[dict[str, Any]] = [{form: part} for part in parts]
+    return [replace(tensor, shape=shape, **change) for change in changes]
 
 
 def _cut(pieces: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
     size = len(pieces) // count
     return [pieces[at : at + size] for at in range(0, size * count, size)]
-
-
-def _cut_text(data: bytes, count: int) -> list[bytes]:
-    root = json_text.root(data)
-    if not data.startswith(b"[", root.start):
-        return [data[root.start : root.end]]
-    inside = data[root.start + 1 : root.end - 1]
-    if _NESTED.search(inside) is None:
-        return [b",".join(part).strip() for part in _cut(inside.split(b","), count)]
-    spans = _cut(list(json_text.items(data, root)), count)
-    return [data[part[0].start : part[-1].end] for part in spans]
-
-
-def _cut_raw(tensor: Tensor, count: int) -> list[bytes]:
-    raw = tensor.raw or b""
-    if tensor.datatype != BYTES:
-        size = len(raw) // count
-        return [raw[at : at + size] for at in range(0, size * count, size)]
-    sizes = [len(element) + 4 for element in bytes_elements(raw) or ()]
-    parts, at = [], 0
-    for part_sizes in _cut(sizes, count):
-        parts.append(raw[at : at + sum(part_sizes)])
-        at += sum(part_sizes)
-    return parts

@@ -9,19 +9,9 @@ from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Exchange
 
-from .protocol import (
-    NAMES,
-    Call,
-    Model,
-    Problem,
-    Protocol,
-    Reading,
-    describe_missing,
-    join_problems,
-    unreadable,
-)
+from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, join_problems
 from .tensor_reading import ParsedBody, read_inferences, read_run
-from .tensors import InferRequest, InferResponse, Parameters, Tensor, Value, merge, parameter_text
+from .tensors import InferRequest, InferResponse, Tensor, merge, parameter_text
 
 # The field of a tensor's values, by its datatype; FP16 and unknown datatypes have only raw bytes.
 _CONTENTS: Final[Mapping[str, str]] = {
@@ -40,14 +30,13 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 
 def request_in(written: bytes) -> ParsedBody:
     """Decode a ModelInferRequest."""
-    what = NAMES["request"]
     read = parsed("inference.ModelInferRequest", written)
     if read is None:
-        sentence = f"{what} is no ModelInferRequest"
-        return ParsedBody(problem=unreadable(sentence, "request"))
-    inputs, problem = _read_tensors(read.inputs, read.raw_input_contents, what, "request")
-    request = InferRequest(inputs=inputs, **_read_head(read))
-    return ParsedBody(request=request, problem=problem)
+        return ParsedBody(problem=Problem.unreadable("the request is no ModelInferRequest"))
+    inputs, problem = _read_tensors(
+        read.inputs, read.raw_input_contents, NAMES["request"], "request"
+    )
+    return ParsedBody(request=InferRequest(inputs=inputs, **_read_head(read)), problem=problem)
 
 
 def response_in(
@@ -56,8 +45,8 @@ def response_in(
     """Decode an answer; `what`: what it is called in a sentence; `name`: its message."""
     read, error = parsed(f"inference.{name}", written), None
     if read is None:
-        return ParsedBody(problem=unreadable(f"{what} is no {name}", "response"))
-    if name == "ModelStreamInferResponse":
+        return ParsedBody(problem=Problem.unreadable(f"{what} is no {name}", "response"))
+    if name == DIALECTS["triton"]:
         read, error = read.infer_response, read.error_message or None
     outputs, problem = _read_tensors(read.outputs, read.raw_output_contents, what, "response")
     response = InferResponse(outputs=outputs, error=error, **_read_head(read))
@@ -66,40 +55,46 @@ def response_in(
 
 def _read_head(read: Any) -> dict[str, Any]:
     """Return what a request and an answer have beside tensors."""
-    return {
-        "model": read.model_name or None,
-        "version": read.model_version or None,
-        "id": read.id or None,
-        "parameters": _read_parameters(read.parameters),
-    }
+    names = {"model": read.model_name, "version": read.model_version, "id": read.id}
+    parameters = _read_parameters(read.parameters)
+    return {it: names[it] or None for it in names} | {"parameters": parameters}
 
 
 def _read_tensors(
     tensors: Sequence[Any], raw: Sequence[bytes], what: str, side: CaptureSide
-) -> tuple[Sequence[Tensor], Problem | None]:
-    contents = assign_raw(tensors, raw)
-    decoded = [
-        _read_tensor(*read, at) for at, read in enumerate(zip(tensors, contents, strict=True))
-    ]
+) -> tuple[list[Tensor], Problem | None]:
+    read: list[Tensor] = []
+    for tensor, content in zip(tensors, assign_raw(tensors, raw), strict=True):
+        is_typed = content is None and tensor.HasField("contents")
+        field = contents_field(tensor) if is_typed else None
+        values = getattr(tensor.contents, field) if field else ()
+        read.append(
+            Tensor(
+                position=len(read),
+                name=tensor.name,
+                datatype=tensor.datatype,
+                shape=tuple(tensor.shape),
+                parameters=_read_parameters(tensor.parameters),
+                raw=content,
+                values=values if is_typed else None,
+            )
+        )
     expected = sum(_has_raw(tensor, tensors, raw) for tensor in tensors)
-    if raw and len(raw) != expected:
-        sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
-        return decoded, unreadable(sentence, side)
-    return decoded, None
+    if not raw or len(raw) == expected:
+        return read, None
+    sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
+    return read, Problem.unreadable(sentence, side)
 
 
 def assign_raw(tensors: Sequence[Any], raw: Sequence[bytes]) -> list[bytes | None]:
-    """Return the raw contents of each tensor. They are in the order of the tensors; those in
-    shared memory may be left out."""
+    """Return the raw contents of each tensor, in order; those in shared memory may have none."""
     remaining = iter(raw)
     return [next(remaining, None) if _has_raw(tensor, tensors, raw) else None for tensor in tensors]
 
 
 def contents_field(read: Any) -> str | None:
-    """Return the field of a tensor's typed values: that of its datatype; if it is empty, any
-    other."""
-    own = _CONTENTS.get(read.datatype)
-    names: Iterable[str] = (*([own] if own else []), *_CONTENTS.values())
+    """Return the field of a tensor's typed values: that of its datatype, else any other."""
+    names = (_CONTENTS.get(read.datatype, "bool_contents"), *_CONTENTS.values())
     return next((name for name in names if getattr(read.contents, name)), None)
 
 
@@ -107,35 +102,11 @@ def _has_raw(tensor: Any, tensors: Sequence[Any], raw: Sequence[bytes]) -> bool:
     return len(raw) == len(tensors) or _SHARED_MEMORY not in tensor.parameters
 
 
-def _read_tensor(read: Any, raw: bytes | None, position: int) -> Tensor:
-    values: Sequence[Value] | None = None
-    if raw is None and read.HasField("contents"):
-        field = contents_field(read)
-        values = list(getattr(read.contents, field)) if field else ()
-    return Tensor(
-        position=position,
-        name=read.name,
-        datatype=read.datatype,
-        shape=tuple(read.shape),
-        parameters=_read_parameters(read.parameters),
-        raw=raw,
-        values=values,
-    )
-
-
-def _read_parameters(read: Mapping[str, Any]) -> Parameters:
+def _read_parameters(read: Mapping[str, Any]) -> dict[str, bytes]:
     """Return parameters as JSON; a value of an unknown kind is null."""
-    parameters: dict[str, bytes] = {}
-    for name, value in read.items():
-        kind = value.WhichOneof("parameter_choice")
-        parameters[name] = parameter_text(getattr(value, kind)) if kind else b"null"
-    return parameters
-
-
-_IN_DOUBT = Problem(
-    "neither ids nor the order tell which answers of the stream are this request's",
-    ("response", "not_divided"),
-)
+    kinds = {name: value.WhichOneof("parameter_choice") for name, value in read.items()}
+    values = {name: getattr(read[name], kind) if kind else None for name, kind in kinds.items()}
+    return {name: parameter_text(value) for name, value in values.items()}
 
 
 # The message that answers a stream: ModelInferResponse of MLServer, ModelStreamInferResponse of
@@ -149,7 +120,7 @@ DIALECTS: Final = {"mlserver": "ModelInferResponse", "triton": "ModelStreamInfer
 
 def find_dialect(answers: Iterable[bytes]) -> str:
     """Return the dialect of the first answer that shows it; if none does, both read the same."""
-    return next((dialect for answer in answers if (dialect := _find_in(answer))), "mlserver")
+    return next(filter(None, map(_find_in, answers)), "mlserver")
 
 
 def _find_in(answer: bytes) -> str | None:
@@ -162,13 +133,17 @@ def _find_in(answer: bytes) -> str | None:
     return None if plain is None or not plain.ByteSize() else "mlserver"
 
 
+_IN_DOUBT: Final = Problem(
+    "neither ids nor the order tell which answers of the stream are this request's",
+    ("response", "not_divided"),
+)
+
+
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """Read the inferences of a call, or the one of a request of ModelStreamInfer, which has any
-    number of answers."""
+    """Read the inferences of a call; one of a stream's request, which has any number of answers."""
     sent, came, is_stream = exchange.request, exchange.response, call.kind == "stream"
-    request = ParsedBody()
-    if sent.parts if is_stream else sent.whole:
-        request = request_in(sent.bytes)
+    is_asked = sent.parts if is_stream else sent.whole
+    request = request_in(sent.bytes) if is_asked else ParsedBody()
     answers: list[ParsedBody] = []
     if is_stream:
         name = DIALECTS[model.dialect or find_dialect(came.parts)]
@@ -176,6 +151,8 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     elif came.whole and came.parts:
         answers = [response_in(came.bytes)]
     responses = [answer.response for answer in answers if answer.response is not None]
+    in_doubt = exchange.is_matched_in_doubt
+    missing = [Problem.missing(sent, "request"), Problem.missing(came, "response")]
     reading = read_inferences(
         replace(request, whole=sent.bytes or None),
         ParsedBody(
@@ -185,15 +162,11 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         ),
         model,
         stream=is_stream,
-        problems=[
-            describe_missing(sent, "request"),
-            describe_missing(came, "response"),
-            _IN_DOUBT if exchange.is_matched_in_doubt else None,
-        ],
+        problems=[*missing, _IN_DOUBT if in_doubt else None],
         run=None if is_stream else read_run(exchange.response_trailers),
     )
     # the id may be another request's
-    return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
+    return replace(reading, response_id=None) if in_doubt else reading
 
 
 V2_GRPC: Final = Protocol(

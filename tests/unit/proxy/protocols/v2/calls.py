@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from inference_store.proxy.exchange import Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
 from inference_store.proxy.protocols.tensors import InferRequest, InferResponse
-from inference_store.proxy.protocols.v2 import V2_REST, Document, request_of, response_of
+from inference_store.proxy.protocols.v2 import V2_REST, Message
 from tests.unit.proxy.protocols import exchanged
 
 JPEG = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"
@@ -39,11 +39,11 @@ def read(request: Any, response: Any = b"", model: Model | None = None, **more: 
 
 
 def parse_request(document: dict[str, Any]) -> InferRequest:
-    return request_of(Document(encode_body(document)))
+    return Message(encode_body(document)).request()
 
 
 def parse_response(document: dict[str, Any]) -> InferResponse:
-    return response_of(Document(encode_body(document)))
+    return Message(encode_body(document)).response()
 
 
 def make_tensor(datatype: str, shape: list[int], *, name: str = "x", **more: Any) -> dict[str, Any]:

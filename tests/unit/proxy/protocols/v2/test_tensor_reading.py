@@ -12,7 +12,7 @@ from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.documents import MOST_BYTES
 from inference_store.proxy.protocols.protocol import MOST_ERROR, Inference, Model
-from inference_store.proxy.protocols.v2 import Document, request_of
+from inference_store.proxy.protocols.v2 import Message
 from tests.unit.proxy.protocols.exchanged import list_data
 
 from .calls import (
@@ -346,7 +346,7 @@ def test_bodies_that_were_not_kept() -> None:
 
 def test_a_document_reads_the_last_of_names_that_come_twice() -> None:
     text = b'{"id": "1", "inputs": [1], "\\u0069d": "2", "inputs": []}'
-    assert request_of(Document(text)).id == "2"
+    assert Message(text).request().id == "2"
 
 
 def test_a_shape_that_is_not_that_of_the_values_is_flagged() -> None:
