@@ -19,6 +19,7 @@ from inference_store.platform.serving import (
     in_background,
 )
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
+from inference_store.platform.uvicorn_server import GuardedServer
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import (
     Configuration,
@@ -28,7 +29,7 @@ from inference_store.proxy.configuration import (
 from inference_store.proxy.grpc import Calls
 from inference_store.proxy.grpc_port import open_grpc_port
 from inference_store.proxy.omi_bridge import open_bridges
-from inference_store.proxy.rest import Forwarding, Server, build_server
+from inference_store.proxy.rest import Forwarding, build_server
 from inference_store.proxy.rest_messages import Stripping, Upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
 
@@ -82,11 +83,11 @@ class _Ports:
     def __init__(self, connections: Connections, calls: Calls) -> None:
         self.connections = connections
         self.calls = calls
-        self.rest: Server | None = None
+        self.rest: GuardedServer | None = None
 
     async def why_closed(self) -> str | None:
         """Return why the ports are closed; None if they are open. The gRPC port opens first."""
-        if self.rest is None or not self.rest.listening.is_set():
+        if self.rest is None or not self.rest.started:
             return "not open yet"
         return "no new calls: the proxy ends" if self.rest.should_exit else None
 

@@ -82,13 +82,20 @@ async def proxy(
     server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
     serving = asyncio.create_task(server.serve())
     try:
-        await asyncio.wait_for(server.listening.wait(), DEADLINE)
-        yield server.port
+        await asyncio.wait_for(_wait_until_open(settings.proxy_port), DEADLINE)
+        yield settings.proxy_port
     finally:
         server.should_exit = True
         await serving
         await upstreams.close()
         assert stripping.free == strip_bytes
+
+
+async def _wait_until_open(port: int) -> None:
+    while True:
+        with suppress(ConnectionError):
+            return (await asyncio.open_connection("127.0.0.1", port))[1].close()
+        await asyncio.sleep(0.01)
 
 
 @dataclass

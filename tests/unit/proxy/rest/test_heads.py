@@ -11,19 +11,12 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from inference_store.platform.metrics import SHOWN
-from inference_store.platform.serving import Connections, Limits
+from inference_store.platform.serving import Connections, Limits, Receive, Scope, Send
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED
-from inference_store.proxy.rest_messages import (
-    ForwardedHeads,
-    HeldRequest,
-    Receive,
-    Scope,
-    Send,
-    Stripping,
-)
+from inference_store.proxy.rest_messages import ForwardedHeads, HeldRequest, Stripping
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
