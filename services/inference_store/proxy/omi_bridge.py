@@ -22,8 +22,7 @@ from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy import omi_container as omi
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers
-from inference_store.proxy.grpc import MESSAGE_BYTES
-from inference_store.proxy.grpc_port import open_channel
+from inference_store.proxy.grpc import MESSAGE_BYTES, channel
 from inference_store.proxy.omi_container import Container, ContainerFailed
 from inference_store.proxy.protocols.tensor_datum import envelope_json
 from inference_store.proxy.protocols.tensor_reading import Run
@@ -225,9 +224,9 @@ async def open_bridges(
             if entry.omi is None:
                 entries.append(entry)
                 continue
-            opening = open_channel(entry, entry.omi, message_bytes)
-            channel = await stack.enter_async_context(opening)
-            container = Container(channel, seconds=entry.read_seconds)
+            opening = channel(entry.omi, entry, message_bytes)
+            opened = await stack.enter_async_context(opening)
+            container = Container(opened, seconds=entry.read_seconds)
             starting = start_bridge(container, message_bytes=message_bytes)
             bridge = await stack.enter_async_context(starting)
             addresses = {"omi": None, "url": bridge.url, "grpc": bridge.target}

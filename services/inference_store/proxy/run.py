@@ -26,8 +26,7 @@ from inference_store.proxy.configuration import (
     build_configuration,
     read_configuration_file,
 )
-from inference_store.proxy.grpc import Calls
-from inference_store.proxy.grpc_port import open_grpc_port
+from inference_store.proxy.grpc import Calls, open_grpc_port
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.rest import Forwarding, build_server
 from inference_store.proxy.rest_messages import Stripping, Upstreams
