@@ -39,11 +39,10 @@ from inference_store.platform.serving import (
 from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer, build_config
 from inference_store.proxy.capture import Reservation, head_size, id_for_answer
-from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.rest_messages import (
     CONNECTION,
-    CapturedBody,
     ForwardedHeads,
     HeldRequest,
     Raw,
@@ -200,7 +199,8 @@ class ForwardedCall:
             self._exchange.error = CALLER_GONE
             raise ConnectionAbortedError(CALLER_GONE)
         part: bytes = message["body"]
-        self._captured_request.add(part)
+        if part:
+            self._captured_request.add(part)
         if not message["more_body"]:
             self._has_whole_request = True
             self._caller.on_lost = self._lose_caller

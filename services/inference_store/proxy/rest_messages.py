@@ -29,9 +29,8 @@ from yarl import URL
 from inference_store.platform.metrics import UNSTRIPPED, from_zero
 from inference_store.platform.settings import trusting
 from inference_store.platform.uvicorn_server import BoundedHeads
-from inference_store.proxy.capture import Reservation
 from inference_store.proxy.configuration import UpstreamEntry
-from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Strip
 
 Raw: TypeAlias = Sequence[tuple[bytes, bytes]]
@@ -193,43 +192,6 @@ class HeldRequest:
         """Free the memory of a request that was forwarded or given up."""
         self._stripping.free += self._reserved
         self._reserved = 0
-
-
-# Smaller parts of a request are merged: each costs more than its bytes.
-_SMALL: Final = 4096
-
-
-class CapturedBody:
-    """The captured parts of a body: all of them, while there is memory."""
-
-    def __init__(
-        self, body: Body, reservation: Reservation | None, reserved: int | None = None
-    ) -> None:
-        """`reserved`: for a request, the bytes that were reserved when the call began; None for an
-        answer, which may be a stream: its beginning is kept if there is no memory for all of it."""
-        self._body = body
-        self._reservation = reservation
-        self._is_request = reserved is not None
-        self._reserved = 0 if reservation is None or reservation.refused else reserved or 0
-        self._parts: list[bytes] = []
-        body.parts = self._parts
-
-    def add(self, part: bytes) -> None:
-        """Keep a part, if there is memory for it."""
-        self._body.size += len(part)
-        if self._reservation is None or not part or not self._body.whole:
-            return
-        if self._body.size <= self._reserved:
-            if self._parts and len(self._parts[-1]) + len(part) <= _SMALL:
-                self._parts[-1] += part
-            else:
-                self._parts.append(part)
-        elif self._reservation.reserve_more(len(part)):
-            self._parts.append(part)
-        else:
-            self._body.whole = False
-            if self._is_request:
-                self._parts.clear()
 
 
 _LONGEST_HEADER: Final = 64 * 1024

@@ -18,7 +18,7 @@ import grpc
 from grpc import StatusCode
 
 from inference_store.proxy.capture import Captures, Reservation, head_size, id_for_answer
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.routing import Route
 
 from .captured_call import (
@@ -55,40 +55,27 @@ class OpenRequest:
         self.position, self.id, self.asks_for_end = position, id_, asks_for_end
         self.is_named = bool(id_)
 
-    def capture(self, reservation: Reservation, exchange: Exchange, route: Route) -> None:
-        """Capture it with this memory."""
+    def capture(
+        self, reservation: Reservation, exchange: Exchange, route: Route, message: bytes | None
+    ) -> None:
+        """Capture it with this memory; `message`: the first of the request, if it is known."""
         self.reservation, self.exchange, self.route = reservation, exchange, route
-        self._requests: list[bytes] = []
-        self._answers: list[bytes] = []
-        exchange.request, exchange.response = Body(parts=self._requests), Body(parts=self._answers)
+        self._answers = CapturedBody(exchange.response, reservation)
+        self._requests = CapturedBody(exchange.request, reservation, len(message or b""))
+        if message is not None:
+            self._requests.add(message)
 
-    def add_request(self, message: bytes, *, is_first: bool = False) -> None:
-        """Add a message of the request; there is room for the `is_first` unless it was refused."""
+    def add_request(self, message: bytes) -> None:
+        """Add a message of the request."""
         if self.reservation is not None:
-            has_room = not self.reservation.refused if is_first else None
-            self._keep(self.exchange.request, self._requests, message, has_room=has_room)
+            self._requests.add(message)
 
     def add_answer(self, message: bytes, *, is_reserved: bool = False) -> None:
         """Add a message of the answer; `is_reserved`: there is room for it already."""
         if self.reservation is not None:
             self.exchange.finished_at = now = datetime.now(UTC)
             self.exchange.responded_at = self.exchange.responded_at or now
-            has_room = is_reserved or None
-            self._keep(self.exchange.response, self._answers, message, has_room=has_room)
-
-    def _keep(
-        self, body: Body, parts: list[bytes], message: bytes, *, has_room: bool | None
-    ) -> None:
-        """Count a message, and keep it if there is room for it, and was for all before."""
-        body.size += len(message)
-        if body.whole:
-            body.whole = self.reserve(len(message)) if has_room is None else has_room
-        if body.whole:
-            parts.append(message)
-
-    def reserve(self, size: int) -> bool:
-        """Reserve memory for an answer that may be this request's."""
-        return self.reservation is not None and self.reservation.reserve_more(size)
+            self._answers.add(message, is_reserved=is_reserved)
 
 
 # Matches the answers of a stream to its requests as they come: by the id, else in order.
@@ -155,7 +142,9 @@ class AnswerMatching:
         request = self._find_by_id(head)
         # an answer with the first id may be another request's
         if request and request.is_answered and not self._do_ids_tell and self._waiting:
-            if len(self._held) < self._limits.held and request.reserve(len(message)):
+            memory = request.reservation
+            has_room = memory is not None and len(self._held) < self._limits.held
+            if memory is not None and has_room and memory.reserve_more(len(message)):
                 self._held.append(message)
                 self._holder, request.answered_at = request, now
                 return
@@ -394,9 +383,7 @@ class RecordedCall:
             received_at=now,
             forwarded_at=now,
         )
-        request.capture(reservation, exchange, route)
-        if message is not None:
-            request.add_request(message, is_first=True)
+        request.capture(reservation, exchange, route, message)
 
     def record_response(self, message: bytes) -> None:
         """Record an answer. `hand_over_complete` hands over what it completes."""
