@@ -28,14 +28,7 @@ from aiohttp.connector import Connection
 from aiohttp.http import RawResponseMessage, StreamWriter
 
 from inference_store.platform import traces
-from inference_store.platform.serving import (
-    Connections,
-    Receive,
-    Scope,
-    Send,
-    build_limits,
-    listen,
-)
+from inference_store.platform.serving import Connections, Receive, Scope, Send, build_limits, listen
 from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer, build_config
 from inference_store.proxy.capture import Reservation, head_size, id_for_answer
@@ -55,12 +48,7 @@ from inference_store.proxy.rest_messages import (
     end_to_end,
     read_length,
 )
-from inference_store.proxy.routing import (
-    TRACE_HEADERS,
-    ObservedCall,
-    Outcome,
-    Routing,
-)
+from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Routing
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
 _Body = bytes | AsyncIterator[bytes]

@@ -314,11 +314,7 @@ class Forwarding(grpc.GenericRpcHandler):
 
     @contextmanager
     def _record(
-        self,
-        route: Route,
-        find: Callable[[bytes], Route | None],
-        path: str,
-        context: Context,
+        self, route: Route, find: Callable[[bytes], Route | None], path: str, context: Context
     ) -> Iterator[RecordedCall]:
         """Record and observe a call until its caller has the status."""
         recorded = RecordedCall(self._captures, find, path, context)
@@ -406,6 +402,9 @@ async def open_grpc_port(
     """Open the port if an upstream answers gRPC, with a channel to each, inside the running loop.
     Return what closes it: it takes no new calls, and gives those in progress so many seconds.
     Raises PortTaken."""
+    upstreams = [entry for entry in configuration.upstreams if entry.grpc is not None]
+    if not upstreams:
+        return lambda _: asyncio.sleep(0)
     most = settings.proxy_grpc_message_bytes
     channels: dict[str, grpc.aio.Channel] = {}
     grpc_server = server(
@@ -416,15 +415,12 @@ async def open_grpc_port(
         calls=calls,
         most_connections=connections.most,
     )
-    tasks: list[asyncio.Task[None]] = []
-    upstreams = [entry for entry in configuration.upstreams if entry.grpc is not None]
-    if upstreams:
-        port = _listen(grpc_server, settings)
-        channels |= {entry.name: channel(entry.grpc or "", entry, most) for entry in upstreams}
-        await grpc_server.start()
-        work = (limit_connections(port, connections), keep_releasing())
-        tasks += map(asyncio.create_task, work)
-        _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
+    port = _listen(grpc_server, settings)
+    channels |= {entry.name: channel(entry.grpc or "", entry, most) for entry in upstreams}
+    await grpc_server.start()
+    work = (limit_connections(port, connections), keep_releasing())
+    tasks = [asyncio.create_task(each) for each in work]
+    _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
 
     async def close(grace_seconds: float) -> None:
         for task in tasks:
