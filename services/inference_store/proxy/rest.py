@@ -33,7 +33,6 @@ from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer, build_config
 from inference_store.proxy.capture import Reservation, head_size, id_for_answer
 from inference_store.proxy.exchange import CapturedBody, Exchange
-from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.rest_messages import (
     CONNECTION,
     ForwardedHeads,
@@ -41,7 +40,6 @@ from inference_store.proxy.rest_messages import (
     Raw,
     Stripping,
     Upstream,
-    Upstreams,
     as_raw,
     as_text,
     encode_head,
@@ -70,7 +68,7 @@ class Forwarding:
     def __init__(
         self,
         routing: Routing,
-        upstreams: Upstreams,
+        upstreams: Mapping[str, Upstream],
         begin: Callable[[int, int], Reservation | None],
         stripping: Stripping,
     ) -> None:
@@ -92,7 +90,7 @@ class ForwardedCall:
         self._caller, self._has_query = scope["extensions"][CONNECTION]
         method, path = scope["method"], scope["raw_path"].decode("latin-1")
         self._route = route = app.routing.route("rest", method, path)
-        self._upstream: Upstream | None = app.upstreams.find(route.upstream.name)
+        self._upstream: Upstream | None = app.upstreams.get(route.upstream.name)
         self._headers: Raw = end_to_end(scope["headers"])
         self._exchange = exchange = Exchange(
             transport="rest",
@@ -159,13 +157,7 @@ class ForwardedCall:
         """Forward the request and the answer. After an error the proxy answers itself or, if the
         answer had begun, breaks the connection off."""
         try:
-            first = await self._read_part()
-            strip = self._route.call and self._route.rules.strip_metadata
-            if strip and self._route.call and self._route.call.protocol.strip:
-                body = await self._strip_metadata(self._route.call.protocol.strip, first)
-            else:
-                body = first if self._has_whole_request else self._read_rest(first)
-            await self._send_request(body)
+            await self._send_request(await self._read_body())
         except _UPSTREAM_ERRORS as error:
             if self._exchange.error == CALLER_GONE:
                 return
@@ -201,13 +193,20 @@ class ForwardedCall:
             if part := await self._read_part():
                 yield part
 
-    async def _strip_metadata(self, strip: Strip, first: bytes) -> _Body:
-        fits = self._held.add(first)
+    async def _read_body(self) -> _Body:
+        """Return the body to forward: whole if it came at once or metadata were removed, else its
+        parts as they come."""
+        part = await self._read_part()
+        call, held = self._route.call, self._held
+        strip = call.protocol.strip if call and self._route.rules.strip_metadata else None
+        if strip is None:
+            return part if self._has_whole_request else self._read_rest(part)
+        fits = held.add(part)
         while fits and not self._has_whole_request:
-            fits = self._held.add(await self._read_part())
+            fits = held.add(await self._read_part())
         if not fits:
-            return self._read_rest(*self._held.parts)
-        body, changed = await self._held.strip_metadata(strip, self._exchange.request_headers)
+            return self._read_rest(*held.parts)
+        body, changed = await held.strip_metadata(strip, self._exchange.request_headers)
         self._headers = self._headers if changed is None else as_raw(changed)
         # a large one would be written all at once
         return body if len(body) <= _LARGE else _divide(body)

@@ -8,8 +8,9 @@ comes first.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 from aiohttp import (
@@ -79,9 +80,9 @@ def encode_head(
     return b"".join((*pieces, b"\r\n")), is_chunked
 
 
-def as_text(headers: Raw) -> tuple[tuple[str, str], ...]:
+def as_text(headers: Raw) -> Headers:
     """Return headers as an exchange holds them."""
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
 def as_raw(headers: Headers) -> Raw:
@@ -259,14 +260,12 @@ class Upstream:
         await self._connector.close()
 
 
-class Upstreams:
-    """Those that answer REST, by name."""
-
-    def __init__(self, entries: Sequence[UpstreamEntry]) -> None:
-        self._by_name = {entry.name: Upstream(entry) for entry in entries if entry.url is not None}
-        self.find = self._by_name.get
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for upstream in self._by_name.values():
+@asynccontextmanager
+async def open_upstreams(entries: Sequence[UpstreamEntry]) -> AsyncIterator[Mapping[str, Upstream]]:
+    """Yield those that answer REST, by name; their connections close with the context."""
+    upstreams = {entry.name: Upstream(entry) for entry in entries if entry.url is not None}
+    try:
+        yield upstreams
+    finally:
+        for upstream in upstreams.values():
             await upstream.close()

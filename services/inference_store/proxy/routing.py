@@ -3,10 +3,11 @@ the call."""
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Final, Literal, TypeAlias
+from functools import cache, lru_cache, partial
+from typing import Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
@@ -99,6 +100,9 @@ class Routing:
         self._prefixes = prefixes
         self._protocols = {name for entry in configuration.upstreams for name in entry.protocols}
         self._remembered = lru_cache(_REMEMBERED)(self._route)
+        for transport in get_args(Transport):
+            count = partial(_in_progress.__getitem__, transport)
+            CALLS_IN_PROGRESS.labels(transport).set_function(count)
 
     def route(
         self,
@@ -152,7 +156,7 @@ traced."""
 TRACE_HEADERS: Final = ("traceparent", "tracestate")
 # looking up a series takes longer than counting
 _timed = cache(CALL_SECONDS.labels)
-_in_progress = cache(CALLS_IN_PROGRESS.labels)
+_in_progress: Final = Counter[Transport]()
 _STATUS: Final[Mapping[Transport, str]] = {
     "rest": "http.response.status_code",
     "grpc": "rpc.grpc.status_code",
@@ -169,7 +173,7 @@ class ObservedCall:
         passed = "unrecognised" if route.is_unrecognised else "none"
         self._protocol = passed if route.call is None else route.call.protocol.name
         self._began = time.perf_counter()
-        _in_progress(transport).inc()
+        _in_progress[transport] += 1
         self.span: Span = INVALID_SPAN
         if route.call is not None and traces.is_on():
             attributes, headers = describe()
@@ -184,7 +188,7 @@ class ObservedCall:
     def end(self, outcome: Outcome, status: int | None) -> None:
         """End the call; call it once. `status`: the model server's, by HTTP or gRPC; None if there
         is none."""
-        _in_progress(self._transport).dec()
+        _in_progress[self._transport] -= 1
         seconds = time.perf_counter() - self._began
         _timed(self._protocol, self._upstream, outcome).observe(seconds)
         if self.span is INVALID_SPAN:

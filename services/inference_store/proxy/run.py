@@ -8,6 +8,7 @@ import asyncio
 import gc
 import signal
 import time
+from typing import Any
 
 from inference_store.platform.admin_port import AdminApp
 from inference_store.platform.serving import Heartbeat, build_connections, in_background
@@ -22,7 +23,7 @@ from inference_store.proxy.configuration import (
 from inference_store.proxy.grpc import Calls, open_grpc_port
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.rest import Forwarding, build_server
-from inference_store.proxy.rest_messages import Stripping, Upstreams
+from inference_store.proxy.rest_messages import Stripping, open_upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
 
 _BEAT_SECONDS = 1.0
@@ -83,21 +84,13 @@ class _Ports:
         """Serve until they have to stop; return when that was (monotonic seconds)."""
         settings, captures = self._settings, self._captures
         routing = Routing(configuration, PathPrefixes(_split_names(settings.proxy_path_prefixes)))
-        upstreams = Upstreams(configuration.upstreams)
-        app = Forwarding(
-            routing, upstreams, captures.begin, Stripping(settings.proxy_capture_bytes)
-        )
         grace = settings.proxy_grace_seconds * _CALLS_SHARE
-        rest = build_server(app, settings, self.connections, grace_seconds=grace)
-        try:
-            close_grpc = await open_grpc_port(
-                settings,
-                configuration,
-                routing,
-                captures,
-                connections=self.connections,
-                calls=self.calls,
-            )
+        stripping = Stripping(settings.proxy_capture_bytes)
+        async with open_upstreams(configuration.upstreams) as upstreams:
+            app = Forwarding(routing, upstreams, captures.begin, stripping)
+            rest = build_server(app, settings, self.connections, grace_seconds=grace)
+            limits: dict[str, Any] = {"connections": self.connections, "calls": self.calls}
+            close_grpc = await open_grpc_port(settings, configuration, routing, captures, **limits)
             self._rest = rest
             serving = asyncio.create_task(rest.serve())
             stopping = asyncio.create_task(stop.wait())
@@ -108,8 +101,6 @@ class _Ports:
             await asyncio.gather(serving, close_grpc(grace))
             stopping.cancel()
             return ended
-        finally:
-            await upstreams.close()
 
 
 def read_configuration(settings: UpstreamSettings) -> Configuration:
