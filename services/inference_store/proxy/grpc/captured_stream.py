@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -181,7 +182,7 @@ class AnswerMatching:
     def _find_by_id(self, head: AnswerHead) -> OpenRequest | None:
         if not head.id or (self._is_by_order and head.id == self._first_id):
             return None
-        candidates = (*self._waiting.values(), *reversed(self.answered.values()))
+        candidates = chain(self._waiting.values(), reversed(self.answered.values()))
         request = next((each for each in candidates if each.id == head.id), None)
         if request is None or request.position < 0:
             return request
@@ -205,29 +206,26 @@ class AnswerMatching:
 
     def _find_by_order(self, head: AnswerHead) -> OpenRequest:
         """Return the request that is next in order; one without an id first."""
-        if head.id and self._do_ids_tell:
+        if (head.id and self._do_ids_tell) or self._given_up:
+            self._given_up -= not (head.id and self._do_ids_tell)
             return self._add_stray(head)
-        if self._given_up:
-            self._given_up -= 1
-            return self._add_stray(head)
-        last = next(reversed(self.answered.values()), None)
+        answered, waiting = list(reversed(self.answered.values())), list(self._waiting.values())
+        last = answered[0] if answered else None
         if not head.id:
-            nameless = (each for each in reversed(self.answered.values()) if not each.is_named)
-            last = next(nameless, last)
+            last = next((each for each in answered if not each.is_named), last)
         if last is not None and last.has_more and (last.asks_for_end or self._has_ends):
             return last
-        request = next(iter(self._waiting.values()), None)
-        if request is not None:
+        if waiting:
+            request = waiting[0]
             if request.is_named and not self._is_by_order:
-                waiting = self._waiting.values()
                 request = next((each for each in waiting if not each.is_named), request)
             if head.id:
                 self._note_order(request, head)
             return request
-        if last is not None:
-            last.is_in_doubt = last.is_in_doubt or last.is_pipelined
-            return last
-        return self._add_stray(head)
+        if last is None:
+            return self._add_stray(head)
+        last.is_in_doubt = last.is_in_doubt or last.is_pipelined
+        return last
 
     def _note_order(self, request: OpenRequest, head: AnswerHead) -> None:
         if request.is_named or (head.id == self._first_id and request.position != 0):
@@ -408,19 +406,15 @@ class RecordedCall:
 
     def record_cut_off(self) -> None:
         """Record that the caller is gone: its deadline has passed, or it cancelled the call."""
+        code, sentence = StatusCode.CANCELLED, "the caller was gone before the answer's end"
         remaining = self._context.time_remaining()
         if remaining is not None and remaining <= 0:
-            self.record_end(StatusCode.DEADLINE_EXCEEDED.value[0], "the caller's deadline passed")
-        else:
-            sentence = "the caller was gone before the answer's end"
-            self.record_end(StatusCode.CANCELLED.value[0], sentence)
+            code, sentence = StatusCode.DEADLINE_EXCEEDED, "the caller's deadline passed"
+        self.record_end(code.value[0], sentence)
 
-    def record_end(
-        self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
-    ) -> None:
+    def record_end(self, code: int, error: str | None) -> None:
         """Record the end of the call."""
         self.code, self._error = code, error or None
-        self._initial, self._trailing = initial or self._initial, trailing
 
     def _end(self, _: object) -> None:
         """Hand the rest over: what is answered has succeeded; how the call ended says the rest."""
@@ -493,11 +487,12 @@ class RecordedCall:
     async def finish(self, call: UpstreamCall) -> None:
         """Give the caller the status, the message and the trailers of a call that is over."""
         code, details = await call.code(), await call.details()
-        trailers = await call.trailing_metadata() or ()
-        if trailing := (*select_metadata(trailers), *self._id_trailers):
+        self._trailing = await call.trailing_metadata() or ()
+        self._initial = await call.initial_metadata() or ()
+        if trailing := (*select_metadata(self._trailing), *self._id_trailers):
             self._context.set_trailing_metadata(trailing)
         if code is not StatusCode.OK:
             self._context.set_code(code)
         if details:
             self._context.set_details(details)
-        self.record_end(code.value[0], details, await call.initial_metadata() or (), trailers)
+        self.record_end(code.value[0], details)

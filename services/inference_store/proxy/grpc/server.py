@@ -319,8 +319,12 @@ class Forwarding(grpc.GenericRpcHandler):
         """Record and observe a call until its caller has the status."""
         recorded = RecordedCall(self._captures, find, path, context)
         observed = ObservedCall("grpc", route, partial(_describe, path, context))
+
+        def end(_: object) -> None:
+            observed.end(_OUTCOMES.get(recorded.code, "refused"), recorded.code)
+
         add_done_callback: Any = context.add_done_callback  # the stubs require a class's instance
-        add_done_callback(lambda _: observed.end(_classify(recorded.code), recorded.code))
+        add_done_callback(end)
         try:
             yield recorded
         except asyncio.CancelledError:
@@ -352,22 +356,17 @@ def _describe(path: str, context: Context) -> tuple[traces.Attributes, Mapping[s
     }
 
 
-# Codes of a server that are not the caller's mistake.
-_FAILED: Final = frozenset(
-    code.value[0]
-    for code in (
-        *(StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED, StatusCode.INTERNAL),
-        *(StatusCode.UNAVAILABLE, StatusCode.DATA_LOSS),
-    )
-)
-
-
-def _classify(code: int | None) -> Outcome:
-    if code == StatusCode.OK.value[0]:
-        return "ok"
-    if code == StatusCode.CANCELLED.value[0]:
-        return "gone"
-    return "failed" if code is None or code in _FAILED else "refused"
+# Others are the caller's mistake.
+_OUTCOMES: Final[Mapping[int | None, Outcome]] = {
+    None: "failed",
+    StatusCode.OK.value[0]: "ok",
+    StatusCode.CANCELLED.value[0]: "gone",
+    StatusCode.UNKNOWN.value[0]: "failed",
+    StatusCode.DEADLINE_EXCEEDED.value[0]: "failed",
+    StatusCode.INTERNAL.value[0]: "failed",
+    StatusCode.UNAVAILABLE.value[0]: "failed",
+    StatusCode.DATA_LOSS.value[0]: "failed",
+}
 
 
 def server(
