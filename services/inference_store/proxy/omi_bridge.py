@@ -23,7 +23,7 @@ from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers, from_base64
-from inference_store.proxy.grpc import MESSAGE_BYTES, channel, is_connected
+from inference_store.proxy.grpc import MESSAGE_BYTES, channel, is_connected, list_limits
 from inference_store.proxy.protocols.omi import LEAST_FAILED, describe_failure
 from inference_store.proxy.protocols.protocol import MOST_INFERENCES
 from inference_store.proxy.protocols.tensor_datum import envelope_json
@@ -79,7 +79,6 @@ class ContainerStatus:
 
 
 def read_status(status: Any) -> ContainerStatus:
-    """Return the status in a StatusResponse."""
     return ContainerStatus(
         version=status.model_info.model_version or None,
         inputs={
@@ -195,7 +194,6 @@ def _expect_good(answer: Any, status: ContainerStatus) -> None:
 
 
 async def _describe(container: Container, method: str, model: str) -> dict[str, Any]:
-    """Return the fields of an answer about the container."""
     if method == "ServerLive":
         return {"live": True}
     if method == "ServerMetadata":
@@ -447,14 +445,9 @@ async def start_bridge(
     await web.TCPSite(runner, _HERE, 0).start()
     names = {*_SERVER.values(), *_MODEL.values()}
     handlers = {name: _build_handler(container, name) for name in names}
-    server = grpc.aio.server(
-        handlers=(grpc.method_handlers_generic_handler(_SERVICE, handlers),),
-        options=(
-            ("grpc.max_receive_message_length", message_bytes),
-            ("grpc.max_send_message_length", message_bytes),
-            ("grpc.so_reuseport", 0),
-        ),
-    )
+    service = grpc.method_handlers_generic_handler(_SERVICE, handlers)
+    options = (*list_limits(message_bytes), ("grpc.so_reuseport", 0))
+    server = grpc.aio.server(handlers=(service,), options=options)
     target = f"{_HERE}:{server.add_insecure_port(f'{_HERE}:0')}"
     await server.start()
     try:

@@ -110,7 +110,8 @@ class ForwardedCall:
         self._held = HeldRequest(app.stripping)
         self._has_whole_request = self._answer_began = False
         self._has_whole_answer = True
-        self._task = asyncio.current_task()
+        task: Any = asyncio.current_task()
+        self._task: asyncio.Task[None] = task
         self._connection: Connection | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -122,7 +123,7 @@ class ForwardedCall:
             with traces.within(observed.span):
                 await self._forward()
         except asyncio.CancelledError:
-            if exchange.error != CALLER_GONE or self._task is None or self._task.uncancel():
+            if exchange.error != CALLER_GONE or self._task.uncancel():
                 raise  # another task cancelled this one
         finally:
             self._stop_watching()
@@ -137,8 +138,7 @@ class ForwardedCall:
 
     def _lose_caller(self) -> None:
         self._exchange.error = CALLER_GONE
-        if self._task is not None:
-            self._task.cancel()
+        self._task.cancel()
 
     def _stop_watching(self) -> None:
         if self._caller.on_lost == self._lose_caller:  # not that of the next call
@@ -241,7 +241,6 @@ class ForwardedCall:
     async def _ask(
         self, upstream: Upstream, body: _Body
     ) -> tuple[ResponseHandler, RawResponseMessage, StreamReader]:
-        """Send the request, and return the answer's head."""
         method, scope = self._exchange.method, self._scope
         target: bytes = upstream.path + scope["raw_path"]
         if scope["query_string"] or self._has_query:
@@ -299,7 +298,6 @@ class ForwardedCall:
         await self._finish(body)
 
     def _describe(self) -> tuple[traces.Attributes, Mapping[str, str]]:
-        """Return a span's attributes, and the caller's context."""
         method = self._exchange.method
         attributes = {
             "http.request.method": method if method in _METHODS else "_OTHER",
@@ -385,7 +383,6 @@ def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
 
 
 def classify(exchange: Exchange) -> Outcome:
-    """Return the outcome of a call that is over."""
     if exchange.error == CALLER_GONE:
         return "gone"
     if exchange.forwarded_at is None:

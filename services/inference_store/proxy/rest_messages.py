@@ -256,7 +256,6 @@ class Upstream:
                 return message, content
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._connector.close()
 
 

@@ -67,7 +67,6 @@ class OpenRequest:
             self._requests.add(message)
 
     def add_request(self, message: bytes) -> None:
-        """Add a message of the request."""
         if self.reservation is not None:
             self._requests.add(message)
 
@@ -124,7 +123,6 @@ class AnswerMatching:
         self._last_sent, self._next_stray = -1, -1
 
     def add_request(self, request: OpenRequest) -> None:
-        """Add a request that was sent."""
         self._make_room()
         if self._is_full and self._waiting:
             oldest = next(iter(self._waiting.values()))
@@ -139,7 +137,6 @@ class AnswerMatching:
         self._waiting[request.position] = request
 
     def add_answer(self, message: bytes, head: AnswerHead, now: float) -> None:
-        """Add an answer to its request, or hold it."""
         request = self._find_by_id(head)
         # an answer with the first id may be another request's
         if request and request.is_answered and not self._do_ids_tell and self._waiting:
@@ -413,7 +410,6 @@ class RecordedCall:
         self.record_end(code.value[0], sentence)
 
     def record_end(self, code: int, error: str | None) -> None:
-        """Record the end of the call."""
         self.code, self._error = code, error or None
 
     def _end(self, _: object) -> None:

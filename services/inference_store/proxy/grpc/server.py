@@ -232,7 +232,6 @@ class Forwarding(grpc.GenericRpcHandler):
         return handler
 
     async def _unary(self, path: str, method: Method, _: Any, context: Context) -> bytes:
-        """Forward a call with one message each way."""
         await self._calls.take(context)
         request = await self._read_message(context)
         route = await self._choose(path, method, request, context)
@@ -268,7 +267,6 @@ class Forwarding(grpc.GenericRpcHandler):
         return answer
 
     async def _stream(self, path: str, method: Method, _: Any, context: Context) -> None:
-        """Forward a call with any number of messages each way."""
         await self._calls.take(context)
         # its first message decides its upstream
         first = await context.read() if len(self._channels) > 1 and method.model else None
@@ -281,7 +279,6 @@ class Forwarding(grpc.GenericRpcHandler):
             await recorded.finish(call)
 
     async def _read_message(self, context: Context) -> bytes:
-        """Read the message of a call that has one."""
         seconds = self._calls.message_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -316,7 +313,6 @@ class Forwarding(grpc.GenericRpcHandler):
     def _record(
         self, route: Route, find: Callable[[bytes], Route | None], path: str, context: Context
     ) -> Iterator[RecordedCall]:
-        """Record and observe a call until its caller has the status."""
         recorded = RecordedCall(self._captures, find, path, context)
         observed = ObservedCall("grpc", route, partial(_describe, path, context))
 
