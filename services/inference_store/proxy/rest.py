@@ -36,7 +36,6 @@ from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.rest_messages import (
     CONNECTION,
     ForwardedHeads,
-    HeldRequest,
     Raw,
     Stripping,
     Upstream,
@@ -107,7 +106,7 @@ class ForwardedCall:
             self._reservation = app.begin(length, head)
         self._captured_request = CapturedBody(exchange.request, self._reservation, length)
         self._captured_answer = CapturedBody(exchange.response, self._reservation)
-        self._held = HeldRequest(app.stripping)
+        self._stripping, self._held = app.stripping, 0
         self._has_whole_request = self._answer_began = False
         self._has_whole_answer = True
         task: Any = asyncio.current_task()
@@ -128,7 +127,7 @@ class ForwardedCall:
         finally:
             self._stop_watching()
             self._leave_upstream(is_reusable=False)
-            self._held.release()
+            self._stripping.free += self._held
             exchange.request.whole &= self._has_whole_request
             exchange.response.whole &= self._has_whole_answer
             exchange.finished_at = datetime.now(UTC)
@@ -196,18 +195,23 @@ class ForwardedCall:
     async def _read_body(self) -> _Body:
         """Return the body to forward: whole if it came at once or metadata were removed, else its
         parts as they come."""
-        part = await self._read_part()
-        call, held = self._route.call, self._held
+        parts = [await self._read_part()]
+        call = self._route.call
         strip = call.protocol.strip if call and self._route.rules.strip_metadata else None
         if strip is None:
-            return part if self._has_whole_request else self._read_rest(part)
-        fits = held.add(part)
-        while fits and not self._has_whole_request:
-            fits = held.add(await self._read_part())
-        if not fits:
-            return self._read_rest(*held.parts)
-        body, changed = await held.strip_metadata(strip, self._exchange.request_headers)
-        self._headers = self._headers if changed is None else as_raw(changed)
+            return parts[0] if self._has_whole_request else self._read_rest(*parts)
+        while self._stripping.take(self._held, len(parts[-1])):
+            self._held += len(parts[-1])
+            if self._has_whole_request:
+                break
+            parts.append(await self._read_part())
+        else:
+            return self._read_rest(*parts)
+        body = b"".join(parts)
+        parts.clear()  # otherwise memory holds it twice
+        stripped = await self._stripping.strip(strip, body, self._exchange.request_headers)
+        if stripped is not None:
+            body, self._headers = stripped[0], as_raw(stripped[1])
         # a large one would be written all at once
         return body if len(body) <= _LARGE else _divide(body)
 

@@ -157,42 +157,25 @@ class Stripping:
     def __init__(self, most: int) -> None:
         self.free = most
         # in threads: parsing a large body would delay all other calls
-        self.threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="strip")
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="strip")
         from_zero(UNSTRIPPED, _REASONS)
 
-
-class HeldRequest:
-    """The parts of one request, which the caller must release."""
-
-    def __init__(self, stripping: Stripping) -> None:
-        self._stripping = stripping
-        self._reserved = 0
-        self.parts: list[bytes] = []
-
-    def add(self, part: bytes) -> bool:
-        """Hold a part; return False if the request must be forwarded unchanged, with all its
-        parts."""
-        self.parts.append(part)
-        large = self._reserved + len(part) > MOST_STRIPPED
-        if large or len(part) > self._stripping.free:
-            UNSTRIPPED.labels("large" if large else "no_room").inc()
+    def take(self, held: int, size: int) -> bool:
+        """Take room for a further part of a request that holds so much; return False if it must be
+        forwarded unchanged, with all its parts."""
+        is_large = held + size > MOST_STRIPPED
+        if is_large or size > self.free:
+            UNSTRIPPED.labels("large" if is_large else "no_room").inc()
             return False
-        self._reserved += len(part)
-        self._stripping.free -= len(part)
+        self.free -= size
         return True
 
-    async def strip_metadata(self, strip: Strip, headers: Headers) -> tuple[bytes, Headers | None]:
-        """Return the body without metadata, and its headers if it contained any."""
-        body = b"".join(self.parts)
-        self.parts.clear()  # otherwise memory holds it twice
+    async def strip(
+        self, strip: Strip, body: bytes, headers: Headers
+    ) -> tuple[bytes, Headers] | None:
+        """Return the body without metadata, and its headers; None if it contained none."""
         loop = asyncio.get_running_loop()
-        stripped = await loop.run_in_executor(self._stripping.threads, strip, body, headers)
-        return (body, None) if stripped is None else stripped
-
-    def release(self) -> None:
-        """Free the memory of a request that was forwarded or given up."""
-        self._stripping.free += self._reserved
-        self._reserved = 0
+        return await loop.run_in_executor(self._threads, strip, body, headers)
 
 
 _LONGEST_HEADER: Final = 64 * 1024

@@ -1,6 +1,7 @@
 """Chooses a call's upstream, and whether it is captured, by its method and path alone; and observes
 the call."""
 
+import posixpath
 import re
 import time
 from collections import Counter
@@ -58,15 +59,9 @@ def normalize(path: str) -> str:
 
 
 def _remove_dot_segments(path: str) -> str:
-    remaining: list[str] = []
-    *segments, last = path.split("/")
-    for segment in (*segments, last):
-        if segment == "..":
-            del remaining[-1:]
-        elif segment not in {"", "."}:
-            remaining.append(segment)
-    end = "/" if remaining and last in {"", ".", ".."} else ""
-    return "/" + "/".join(remaining) + end
+    normal = posixpath.normpath("/" + path.lstrip("/"))
+    is_folder = path.endswith(("/", "/.", "/..")) and normal != "/"
+    return f"{normal}/" if is_folder else normal
 
 
 # Paths are untrusted: remember as many as a server has, not more.

@@ -216,13 +216,10 @@ class Forwarding(grpc.GenericRpcHandler):
         self._calls = calls
         self._omi_versions: dict[str, str] = {}
         """The versions by upstream, from the last Status that passed through."""
-        self._handlers = {path: self._handler(path, method) for path, method in METHODS.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         path = handler_call_details.method
-        return self._handlers.get(path) or self._handler(path, UNKNOWN)
-
-    def _handler(self, path: str, method: Method) -> Handler:
+        method = METHODS.get(path, UNKNOWN)
         # the single message of a stream can be awaited with a time limit
         build: Any = grpc.stream_stream_rpc_method_handler
         behaviour: Callable[..., Any] = self._stream
