@@ -8,21 +8,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import aiohttp
 import orjson
 import structlog
-from aiohttp import (
-    ClientConnectorError,
-    ClientError,
-    ClientOSError,
-    ClientPayloadError,
-    ConnectionTimeoutError,
-    ServerDisconnectedError,
-    ServerTimeoutError,
-    StreamReader,
-)
+from aiohttp import StreamReader
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import RawResponseMessage, StreamWriter
@@ -49,7 +42,7 @@ from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, 
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
 _Body = bytes | AsyncIterator[bytes]
-_UPSTREAM_ERRORS: Final = (ClientError, OSError)
+_UPSTREAM_ERRORS: Final = (aiohttp.ClientError, OSError)
 _LONGEST: Final = 300
 _UNWRITABLE: Final = re.compile(b"[\x00-\x08\x0a-\x1f\x7f]")
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -61,20 +54,15 @@ _BACKLOG: Final = 2048
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
 class Forwarding:
     """The application."""
 
-    def __init__(
-        self,
-        routing: Routing,
-        upstreams: Mapping[str, Upstream],
-        begin: Callable[[int, int], Reservation | None],
-        stripping: Stripping,
-    ) -> None:
-        """`begin` makes a reservation for the sizes of a body and a head; None if there is no
-        memory."""
-        self.routing, self.upstreams = routing, upstreams
-        self.begin, self.stripping = begin, stripping
+    routing: Routing
+    upstreams: Mapping[str, Upstream]
+    begin: Callable[[int, int], Reservation | None]
+    """Makes a reservation for the sizes of a body and a head; None if there is no memory."""
+    stripping: Stripping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -230,17 +218,14 @@ class ForwardedCall:
         is_repeated = exchange.method in _REPEATED and isinstance(body, bytes)
         try:
             protocol, message, content = await self._ask(upstream, body)
-        except (ClientOSError, ServerDisconnectedError) as error:
-            if not is_repeated or isinstance(error, ClientConnectorError):
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+            if not is_repeated or isinstance(error, aiohttp.ClientConnectorError):
                 raise
             self._leave_upstream(is_reusable=False)
             protocol, message, content = await self._ask(upstream, body)
         exchange.responded_at = datetime.now(UTC)
-        if content.is_eof():
+        with fail_with_connection(protocol, content):
             await self._send_answer(message, content)
-        else:
-            with fail_with_connection(protocol, content):
-                await self._send_answer(message, content)
 
     async def _ask(
         self, upstream: Upstream, body: _Body
@@ -263,8 +248,13 @@ class ForwardedCall:
     async def _send_answer(self, message: RawResponseMessage, content: StreamReader) -> None:
         exchange = self._exchange
         headers = end_to_end(message.raw_headers)
-        if (why := find_answer_error(message.code, headers)) is not None:
-            self._note_failure(f"the upstream {self._route.upstream.name} {why}")
+        why = None
+        if not 200 <= message.code <= 599:  # the HTTP server writes no other
+            why = f"the status {message.code}, which is none of HTTP's for an answer"
+        elif _UNWRITABLE.search(b"".join(value for _, value in headers)):
+            why = "control characters in a header"
+        if why is not None:
+            self._note_failure(f"the upstream {self._route.upstream.name} answered with {why}")
             await self._refuse(502, exchange.error or "")
             return
         exchange.http_status = message.code
@@ -330,7 +320,7 @@ async def _write_parts(
         await writer.write_eof()
         protocol.start_timeout()
     except OSError as error:
-        protocol.set_exception(ClientOSError(error.errno, "the request's body broke off"))
+        protocol.set_exception(aiohttp.ClientOSError(error.errno, "the request's body broke off"))
 
 
 # Ends an answer whose connection is lost: the HTTP client closes a connection whose framing breaks
@@ -343,10 +333,10 @@ def fail_with_connection(protocol: ResponseHandler, content: StreamReader) -> It
 
     def end(_: object = None) -> None:
         if not content.is_eof() and content.exception() is None:
-            content.set_exception(ClientPayloadError("broke off"))
+            content.set_exception(aiohttp.ClientPayloadError("broke off"))
 
-    closed = protocol.closed
-    if closed is None:  # the connection is lost
+    closed = None if content.is_eof() else protocol.closed
+    if closed is None:  # the answer is whole, or the connection is lost
         end()
         yield
         return
@@ -365,21 +355,11 @@ def _consume_error(closed: "asyncio.Future[None]") -> None:
         closed.exception()
 
 
-def find_answer_error(status: int, headers: Raw) -> str | None:
-    """Return why an upstream's answer cannot be forwarded; None if it can. The HTTP server writes
-    only HTTP's statuses, and no caller requested a change of protocol."""
-    if not 200 <= status <= 599:
-        return f"answered with the status {status}, which is none of HTTP's for an answer"
-    if _UNWRITABLE.search(b"".join(value for _, value in headers)):
-        return "answered with control characters in a header"
-    return None
-
-
 def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
     """Return the status and the sentence for an error on the way to an upstream."""
-    if isinstance(error, ConnectionTimeoutError):
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return 504, f"the upstream {upstream} did not accept a connection in time"
-    if isinstance(error, ServerTimeoutError | TimeoutError):
+    if isinstance(error, aiohttp.ServerTimeoutError | TimeoutError):
         return 504, f"the upstream {upstream} did not answer in time"
     # the text of the system or of TLS; a parser's error quotes the answer
     text = f": {str(error)[:_LONGEST]}" if isinstance(error, OSError) else ""

@@ -13,15 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
-from aiohttp import (
-    ClientRequest,
-    ClientResponseError,
-    ClientTimeout,
-    ConnectionTimeoutError,
-    ServerDisconnectedError,
-    StreamReader,
-    TCPConnector,
-)
+import aiohttp
+from aiohttp import StreamReader
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage
@@ -191,19 +184,19 @@ class Upstream:
             tls = context = trusting(entry.ca_file, beside_system=True)
             if entry.certificate_file is not None:
                 context.present(entry.certificate_file, entry.key_file)
-        self._connector = TCPConnector(
+        self._connector = aiohttp.TCPConnector(
             limit=entry.connections,
             limit_per_host=entry.connections,
             keepalive_timeout=entry.keepalive_seconds,
             ssl=tls or True,
         )
-        self._timeout = ClientTimeout(
+        self._timeout = aiohttp.ClientTimeout(
             connect=entry.read_seconds,  # includes the wait for a free connection
             sock_connect=entry.connect_seconds,
         )
         self._read_seconds = entry.read_seconds
         # it leads to the same server as every other
-        self._request = ClientRequest("GET", URL(entry.url or ""))
+        self._request = aiohttp.ClientRequest("GET", URL(entry.url or ""))
         self.host = self._request.headers["Host"]
         self.path = self._request.url.raw_path.rstrip("/").encode()
 
@@ -213,11 +206,11 @@ class Upstream:
         try:
             connection = await self._connector.connect(self._request, [], self._timeout)
         except TimeoutError:
-            raise ConnectionTimeoutError from None
+            raise aiohttp.ConnectionTimeoutError from None
         protocol, transport = connection.protocol, connection.transport
         if protocol is None or transport is None:
             connection.close()
-            raise ServerDisconnectedError
+            raise aiohttp.ServerDisconnectedError
         protocol.set_response_params(
             skip_payload=method == "HEAD",
             read_until_eof=True,
@@ -234,7 +227,7 @@ class Upstream:
             try:
                 message, content = await protocol.read()
             except HttpProcessingError as exc:
-                raise ClientResponseError(self._request.request_info, ()) from exc
+                raise aiohttp.ClientResponseError(self._request.request_info, ()) from exc
             if not 100 <= message.code < 200 or message.code == 101:
                 return message, content
 
