@@ -55,10 +55,7 @@ HOMES = {
     "cv2": {"local/demo"},
     "prometheus_client": {"platform"},
     "google": {"grpc_messages"},
-    "grpc": {
-        *("proxy/grpc", "proxy/grpc_port.py"),
-        *("proxy/omi_bridge.py", "proxy/omi_container.py", "local/demo"),
-    },
+    "grpc": {"proxy/grpc", "proxy/omi_bridge.py", "local/demo"},
     "shtab": {"cli/command.py"},
     "yaml": {"proxy/configuration.py"},
 }
@@ -74,7 +71,7 @@ STEPPED = {
     "operations": "doctor.checks",
     "cli": "upkeep",
     "proxy": "capture capture.publisher capture.registrations capture.segments "
-    "configuration exchange grpc grpc.server grpc_port protocols protocols.v2_grpc rest "
+    "configuration exchange grpc grpc.server protocols protocols.v2_grpc rest "
     "rest_messages routing",
     "query": "aggregates.collector aggregates.run filters.operands filters.relations stored_counts",
     "retention": "batch_eraser certifier eraser exporter housekeeping leader orphan_eraser "

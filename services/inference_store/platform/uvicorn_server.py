@@ -151,14 +151,19 @@ class _Body:
     """Reads a body within its time limit. Time in which the application does not read is not
     counted."""
 
-    def __init__(self, receive: Receive, connection: "BoundedHeads") -> None:
-        self._receive = receive
+    def __init__(
+        self, receive: Receive, connection: "BoundedHeads", cycle: RequestResponseCycle
+    ) -> None:
+        self._receive, self._cycle = receive, cycle
         self._connection = connection
         self._seconds_left = connection.limits.body
         self._is_whole = False
 
     async def __call__(self) -> Message:
         if self._is_whole:  # a further call waits for the caller to leave
+            return await self._receive()
+        if self._cycle.message_event.is_set() and not self._cycle.more_body:
+            self._is_whole = True  # all of it is there: nothing to wait for
             return await self._receive()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -371,7 +376,7 @@ class BoundedHeads(HttpToolsProtocol):
             self._requests += 1
             self._expect(None)
             try:
-                await whole(scope, _Body(receive, self), send)
+                await whole(scope, _Body(receive, self, cycle), send)
             finally:
                 self._requests -= 1
                 self._is_idle = True

@@ -61,13 +61,13 @@ class Document:
         self._path = path
         try:
             text = path.read_bytes()
+            if len(text) > MOST_BYTES:
+                raise WrongConfiguration(f"{path} has more than {MOST_BYTES:,} bytes")
+            loader = _Loader(text)
+            self._root = loader.get_single_node()
+            self.value = None if self._root is None else loader.construct_document(self._root)
         except OSError as exc:
             raise WrongConfiguration(f"{path} cannot be read: {exc.strerror}") from None
-        if len(text) > MOST_BYTES:
-            raise WrongConfiguration(f"{path} has more than {MOST_BYTES:,} bytes")
-        try:
-            self._root = yaml.compose(text, _Loader)
-            self.value = yaml.load(text, _Loader)
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark or exc.context_mark
             where = f", line {mark.line + 1}" if mark else ""
@@ -80,14 +80,15 @@ class Document:
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
         node, line = self._root, 1
         for part in location:
+            pairs: dict[Any, Any] = {}
             if isinstance(node, yaml.MappingNode):
-                found = [pair for pair in node.value if str(pair[0].value) == part]
-            else:
-                items = node.value if isinstance(node, yaml.SequenceNode) else []
-                found = [(item, item) for at, item in enumerate(items) if at == part]
-            if not found:
+                pairs = {str(key.value): (key, value) for key, value in node.value}
+            elif isinstance(node, yaml.SequenceNode):
+                pairs = {at: (item, item) for at, item in enumerate(node.value)}
+            if part not in pairs:
                 break
-            line, node = found[0][0].start_mark.line + 1, found[0][1]
+            key, node = pairs[part]
+            line = key.start_mark.line + 1
         return f"{self._path}, line {line}: {name.lstrip('.') or 'it'}: {message}"
 
 
@@ -245,12 +246,10 @@ _EVERYTHING = Rules()
 
 def find_rules(entries: Sequence[Rules], model: str, version: str | None) -> Rules:
     """Return the rules of a model, of those of its upstream."""
-    found = (
-        rules
-        for rules in entries
-        if rules.version in {None, version} and matches(rules.model, model)
-    )
-    return next(found, _EVERYTHING)
+    for rules in entries:
+        if rules.version in {None, version} and matches(rules.model, model):
+            return rules
+    return _EVERYTHING
 
 
 def join_redactions(entries: Sequence[Rules]) -> tuple[Redaction, ...]:
@@ -262,10 +261,8 @@ def join_redactions(entries: Sequence[Rules]) -> tuple[Redaction, ...]:
     return tuple(dict.fromkeys(redactions))
 
 
-class _File(BaseModel):
+class _File(_Entry):
     """The root of the file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     upstreams: Annotated[tuple[UpstreamEntry, ...], Field(min_length=1)]
     models: tuple[Rules, ...] = ()
@@ -275,8 +272,7 @@ class Configuration:
     """The upstreams and the rules of a proxy."""
 
     def __init__(self, upstreams: Sequence[UpstreamEntry], models: Sequence[Rules] = ()) -> None:
-        self.upstreams = tuple(upstreams)
-        self.models = tuple(models)
+        self.upstreams, self.models = tuple(upstreams), tuple(models)
 
     def upstream(self, model: str | None) -> UpstreamEntry:
         """Return the first upstream that serves the model; else the first of all, which answers
@@ -302,20 +298,16 @@ def read_configuration_file(path: Path, *, has_key: bool = True) -> Configuratio
         raise WrongConfiguration(document.describe_error((), "expected `upstreams:` and `models:`"))
     try:
         file = _File.model_validate(document.value)
+        mistakes = list(_find_mistakes(file, has_key=has_key))
     except ValidationError as exc:
         errors = exc.errors(include_url=False, include_input=False)
         # a list whose entries are wrong is also too short: that is no mistake of its own
         outside = {e["loc"][:length] for e in errors for length in range(len(e["loc"]))}
-        messages = (
-            document.describe_error(error["loc"], _describe_error(error))
-            for error in errors
-            if error["loc"] not in outside
-        )
-        raise WrongConfiguration("\n".join(messages)) from None
-    found = _find_mistakes(file, has_key=has_key)
-    mistakes = [document.describe_error(*mistake) for mistake in found]
+        found = [error for error in errors if error["loc"] not in outside]
+        mistakes = [(error["loc"], _describe_error(error)) for error in found]
     if mistakes:
-        raise WrongConfiguration("\n".join(mistakes))
+        sentences = [document.describe_error(*mistake) for mistake in mistakes]
+        raise WrongConfiguration("\n".join(sentences))
     return Configuration(file.upstreams, file.models)
 
 
@@ -339,12 +331,6 @@ def build_configuration(
     return Configuration([entry])
 
 
-def _describe_error(error: ErrorDetails) -> str:
-    if error["type"] == "extra_forbidden":
-        return f"there is no such name here{_suggest_names(error['loc'])}"
-    return error["msg"].removeprefix("Value error, ")
-
-
 _INSIDE: Mapping[str, type[BaseModel]] = {
     "upstreams": UpstreamEntry,
     "models": Rules,
@@ -353,12 +339,13 @@ _INSIDE: Mapping[str, type[BaseModel]] = {
 }
 
 
-def _suggest_names(location: Location) -> str:
-    """Return a hint with the names that are nearest to an unknown one."""
-    *way, name = (part for part in location if isinstance(part, str))
+def _describe_error(error: ErrorDetails) -> str:
+    if error["type"] != "extra_forbidden":
+        return error["msg"].removeprefix("Value error, ")
+    *way, name = (part for part in error["loc"] if isinstance(part, str))
     entry = _INSIDE[way[-1]] if way else _File
     near = nearest(name, tuple(entry.model_fields))
-    return f"; {name_nearest(near)}" if near else ""
+    return f"there is no such name here{f'; {name_nearest(near)}' if near else ''}"
 
 
 def _find_mistakes(file: _File, *, has_key: bool) -> Iterator[tuple[Location, str]]:
@@ -374,7 +361,5 @@ def _find_mistakes(file: _File, *, has_key: bool) -> Iterator[tuple[Location, st
             yield ("models", index, "upstream"), sentence
         for at, redaction in enumerate(rules.redactions):
             if redaction.how == "hash" and not has_key:
-                yield ("models", index, "redactions", at), _NO_KEY
-
-
-_NO_KEY = "a hash needs a key: set INFERENCE_STORE_PROXY_REDACTION_KEY, or drop the value"
+                sentence = "a hash needs a key: set INFERENCE_STORE_PROXY_REDACTION_KEY"
+                yield ("models", index, "redactions", at), f"{sentence}, or drop the value"

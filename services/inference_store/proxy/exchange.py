@@ -11,7 +11,7 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from inference_store.inference.json_text import UnreadableJson, read_json, write_json
@@ -95,6 +95,51 @@ class Exchange:
     """When the first part of the answer's body arrived, over REST: a stream's head comes before."""
     finished_at: datetime | None = None
     """When its last byte arrived."""
+
+
+class Room(Protocol):
+    """The memory that is reserved for an exchange: a reservation of its capture."""
+
+    refused: bool
+
+    def reserve_more(self, size: int) -> bool:
+        """Reserve more; return False if there is no more."""
+
+
+# Smaller parts of a request are merged: each costs more than its bytes.
+_SMALL: Final = 4096
+
+
+class CapturedBody:
+    """The captured parts of a body: all of them, while there is memory."""
+
+    def __init__(self, body: Body, room: Room | None, reserved: int | None = None) -> None:
+        """`reserved`: for a request, the bytes that were reserved when the call began; None for an
+        answer, which may be a stream: its beginning is kept if there is no memory for all of it."""
+        self._body, self._room = body, room
+        self._is_request = reserved is not None
+        self._is_refused = self._is_request and room is not None and room.refused
+        self._reserved = 0 if room is None or self._is_refused else reserved or 0
+        self._parts: list[bytes] = []
+        body.parts = self._parts
+
+    def add(self, part: bytes, *, is_reserved: bool = False) -> None:
+        """Keep a part, if there is memory for it; `is_reserved`: there is."""
+        body = self._body
+        body.size += len(part)
+        if self._room is None or not body.whole:
+            return
+        if 0 < body.size <= self._reserved:
+            if self._parts and len(self._parts[-1]) + len(part) <= _SMALL:
+                self._parts[-1] += part
+            else:
+                self._parts.append(part)
+        elif is_reserved or (not self._is_refused and self._room.reserve_more(len(part))):
+            self._parts.append(part)
+        else:
+            body.whole = False
+            if self._is_request:
+                self._parts.clear()
 
 
 # Bytes in JSON (base64, and `data:` addresses that hold it), and metadata in a header: for

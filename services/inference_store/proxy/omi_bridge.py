@@ -4,12 +4,13 @@ Its two ports listen only on this machine; for the proxy it is an upstream like 
 calls are routed and captured as usual. File names are tensor names, both ways.
 """
 
+import asyncio
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import grpc
@@ -18,24 +19,32 @@ from aiohttp import web
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message, parsed
+from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
-from inference_store.proxy import omi_container as omi
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
-from inference_store.proxy.exchange import Body, Headers
-from inference_store.proxy.grpc import MESSAGE_BYTES
-from inference_store.proxy.grpc_port import open_channel
-from inference_store.proxy.omi_container import Container, ContainerFailed
+from inference_store.proxy.exchange import Body, Headers, from_base64
+from inference_store.proxy.grpc import MESSAGE_BYTES, channel, is_connected, list_limits
+from inference_store.proxy.protocols.omi import LEAST_FAILED, describe_failure
+from inference_store.proxy.protocols.protocol import MOST_INFERENCES
 from inference_store.proxy.protocols.tensor_datum import envelope_json
-from inference_store.proxy.protocols.tensor_reading import Run
-from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
+from inference_store.proxy.protocols.tensor_reading import (
+    ERROR,
+    MODEL_VERSION,
+    STATUS_CODE,
+    Run,
+    list_parameters,
+)
+from inference_store.proxy.protocols.tensors import (
+    BYTES,
+    InferRequest,
+    InferResponse,
+    Tensor,
+    bytes_values,
+    encoded,
+)
 from inference_store.proxy.protocols.v2 import request_in
 from inference_store.proxy.protocols.v2_grpc import request_in as grpc_request_in
 
-_SERVICE: Final = "inference.GRPCInferenceService"
-_METHODS: Final = (
-    *("ServerLive", "ServerReady", "ModelReady"),
-    *("ServerMetadata", "ModelMetadata", "ModelInfer"),
-)
 _CODES: Final = {
     400: StatusCode.INVALID_ARGUMENT,
     422: StatusCode.INVALID_ARGUMENT,
@@ -43,27 +52,271 @@ _CODES: Final = {
     503: StatusCode.UNAVAILABLE,
     504: StatusCode.DEADLINE_EXCEEDED,
 }
-_Reply: TypeAlias = tuple[dict[str, Any], Run | None]
-"""The fields of a message, and the container's outcome of a Run."""
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+_STATUSES: Final = {code: status for status, code in _CODES.items()} | {
+    StatusCode.RESOURCE_EXHAUSTED: 503
+}
+_DURATION: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?[a-z]*\s*", re.ASCII)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+_BINARY: Final = ("image/", "audio/", "video/", "application/octet-stream", "application/pdf")
+_MOST_TOGETHER: Final = 1024
+
+
+# The container behind the bridge: its Status, requested once, and its Run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatus:
+    """A model in a container."""
+
+    version: str | None
+    inputs: Mapping[str, bool]
+    """Its files, and whether each is binary: not text, whatever its bytes look like."""
+    outputs: Sequence[str]
+    batch_size: int
+    """The most input items that one Run takes."""
+    run_seconds: float | None
+    """How long one Run may take; None if the container does not state it."""
+
+
+def read_status(status: Any) -> ContainerStatus:
+    return ContainerStatus(
+        version=status.model_info.model_version or None,
+        inputs={
+            file.filename: any(
+                kind.lower().startswith(_BINARY) for kind in file.accepted_media_types
+            )
+            for file in status.inputs
+        },
+        outputs=[file.filename for file in status.outputs],
+        batch_size=max(1, min(status.features.batch_size, _MOST_TOGETHER)),
+        run_seconds=parse_seconds(status.timeout.run),
+    )
+
+
+def parse_seconds(duration: str) -> float | None:
+    """Return the seconds of `60s`, `1.5m`, `500ms`, `2 h`, or a number of seconds; None for any
+    other text."""
+    match = _DURATION.fullmatch(duration.lower())
+    return float(match[1]) * _SECONDS[match[2]] or None if match else None
+
+
+class ContainerFailed(Exception):
+    """The container cannot answer, or refuses; `str()` of the error is its own text.
+
+    `status` is an HTTP status: 422 for a wrong request, 500 for the model's failure, 503 if the
+    container is unavailable, 504 if it is too late.
+    """
+
+    def __init__(self, status: int, sentence: str, *, run: Run | None = None) -> None:
+        """`run`: the container's own outcome; None if it gave none."""
+        super().__init__(sentence)
+        self.status, self.run = status, run
+
+
+class Container:
+    """An OMI container. `seconds`: the limit for its model to start, and for a Run if the container
+    does not state how long it may take."""
+
+    def __init__(self, channel: grpc.aio.Channel, *, seconds: float = 600.0) -> None:
+        self.channel, self._seconds = channel, seconds
+        self._status: asyncio.Task[ContainerStatus] | None = None
+
+    async def status(self) -> ContainerStatus:
+        """Return the container's Status: requested once, and again after it failed or the container
+        was unavailable. Raises ContainerFailed."""
+        if self._status is None or _has_failed(self._status):
+            self._status = asyncio.create_task(self._request_status())
+            self._status.add_done_callback(_has_failed)  # also if no caller waits any more
+        # a caller that leaves does not cancel it for others
+        return await asyncio.shield(self._status)
+
+    async def _request_status(self) -> ContainerStatus:
+        answer = await self._call("Status", message("StatusRequest")(), self._seconds)
+        status = read_status(answer)
+        _expect_good(answer, status)
+        return status
+
+    async def run(
+        self, items: Sequence[Mapping[str, bytes]], **flags: bool
+    ) -> tuple[list[Any], Run]:
+        """Return an OutputItem for each item, from Runs of the size that the container takes.
+        Raises ContainerFailed: if one Run is refused, the call fails."""
+        status = await self.status()
+        outputs: list[Any] = []
+        code = 0
+        for first in range(0, len(items), status.batch_size):
+            batch = items[first : first + status.batch_size]
+            inputs = [message("InputItem")(input=item) for item in batch]
+            request = message("RunRequest")(inputs=inputs, **flags)
+            answer = await self._call("Run", request, status.run_seconds or self._seconds)
+            # if it refused every item, their outputs give the reasons
+            is_whole = len(answer.outputs) == len(batch)
+            if not is_whole or any(output.success for output in answer.outputs):
+                _expect_good(answer, status)
+            if not is_whole:
+                sentence = f"the container answered {len(answer.outputs)} items to {len(batch)}"
+                raise ContainerFailed(500, sentence, run=Run(answer.status_code, status.version))
+            outputs.extend(answer.outputs)
+            code = max(code, answer.status_code)
+        return outputs, Run(code, status.version)
+
+    async def _call(self, name: str, request: Any, seconds: float) -> Any:
+        ask: Any = self.channel.unary_unary(
+            f"/ModzyModel/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=message(f"{name}Response").FromString,
+        )
+        try:
+            return await ask(request, timeout=seconds)
+        except grpc.aio.AioRpcError as exc:
+            if exc.code() is StatusCode.UNAVAILABLE and name != "Status":
+                self._status = None  # a container that comes back has to start its model again
+            sentence = f"{name} of the container: {exc.details() or exc.code().name}"
+            raise ContainerFailed(_STATUSES.get(exc.code(), 500), sentence) from None
+
+    async def close(self) -> None:
+        """Cancel a pending request; the owner of the channel closes it."""
+        if self._status is not None:
+            self._status.cancel()
+            await asyncio.gather(self._status, return_exceptions=True)
+
+
+def _has_failed(task: "asyncio.Task[ContainerStatus]") -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _expect_good(answer: Any, status: ContainerStatus) -> None:
+    if (code := answer.status_code) >= LEAST_FAILED:
+        raise ContainerFailed(code, describe_failure(answer), run=Run(code, status.version))
+
+
+# The answers of the bridge, the same for REST and gRPC.
 
 
 async def _describe(container: Container, method: str, model: str) -> dict[str, Any]:
-    """Return the fields of an answer about the container, the same over REST and gRPC."""
     if method == "ServerLive":
         return {"live": True}
     if method == "ServerMetadata":
         return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
-    if method == "ModelMetadata":
-        return (await container.status()).describe(model)
-    return {"ready": await container.is_reachable()}
+    if method != "ModelMetadata":
+        # Status is not used as a probe: it starts the model
+        return {"ready": await is_connected(container.channel, seconds=1.0)}
+    status = await container.status()
+    inputs, outputs = (
+        # files are tensors of any number of elements
+        [{"name": name, "datatype": BYTES, "shape": [-1]} for name in files]
+        for files in (status.inputs, status.outputs)
+    )
+    versions = [status.version] if status.version else []
+    about = {"name": model, "versions": versions, "platform": "omi"}
+    return about | {"inputs": inputs, "outputs": outputs}
+
+
+async def _infer(
+    container: Container, request: InferRequest | None, problem: str | None, model: str
+) -> tuple[InferResponse, Run]:
+    """Answer one inference call: the files of all items by name. If some items failed, the tensor
+    `error` gives their reasons. Raises ContainerFailed; 400 if the request is not files of the
+    model."""
+    if request is None:
+        raise ContainerFailed(400, problem or "the request is no inference of V2")
+    status = await container.status()
+    flags = {
+        name: any(held.get(name) in (b"true", b'"true"') for held in list_parameters(request))
+        for name in ("explain", "detect_drift")
+    }
+    outputs, run = await container.run(_read_items(request, status), **flags)
+    errors = [_read_error(item) for item in outputs]
+    if all(errors):
+        code = run.status_code if run.status_code >= LEAST_FAILED else 422
+        raise ContainerFailed(code, "; ".join(dict.fromkeys(filter(None, errors))), run=run)
+    names = sorted({name for item in outputs for name in item.output if name != ERROR})
+    declared = [name for name in status.outputs if name in names]
+    columns = {
+        name: [item.output.get(name, b"") for item in outputs]
+        for name in dict.fromkeys((*declared, *names))
+    }
+    if any(errors):
+        columns[ERROR] = [(error or "").encode() for error in errors]
+    tensors = [
+        Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
+        for name, files in columns.items()
+    ]
+    return InferResponse(model=model, version=status.version, id=request.id, outputs=tensors), run
+
+
+def _read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
+    """Return the input items of a request. Raises ContainerFailed, which says what to send."""
+    known = ", ".join(map(repr, status.inputs))
+    if not request.inputs:
+        raise ContainerFailed(400, f"there are no inputs: send BYTES tensors named {known}")
+    columns: dict[str, list[bytes]] = {}
+    for tensor in request.inputs:
+        name = tensor.name
+        if status.inputs and name not in status.inputs:
+            if not len(status.inputs) == 1 == len(request.inputs):
+                sentence = f"the model has no input {name[:80]!r}: its inputs are {known}"
+                raise ContainerFailed(400, sentence)
+            (name,) = status.inputs  # a single tensor is the single file, whatever its name
+        if name in columns:
+            sentence = f"input {name[:80]!r} comes twice: send all its elements in one"
+            raise ContainerFailed(400, sentence)
+        columns[name] = _read_elements(tensor, is_binary=status.inputs.get(name, False))
+    counts = sorted({len(column) for column in columns.values()})
+    if len(counts) > 1:
+        sentence = f"the inputs have {counts} elements: each item needs one of each"
+        raise ContainerFailed(400, sentence)
+    if not 0 < counts[0] <= MOST_INFERENCES:
+        raise ContainerFailed(400, f"there are {counts[0]} items: send 1 to {MOST_INFERENCES}")
+    return [{name: column[i] for name, column in columns.items()} for i in range(counts[0])]
+
+
+def _read_elements(tensor: Tensor, *, is_binary: bool) -> list[bytes]:
+    name = repr(tensor.name[:80])
+    if tensor.datatype != BYTES:
+        sentence = f"input {name} is {tensor.datatype[:20]!r}: the model takes files, send"
+        raise ContainerFailed(400, f"{sentence} BYTES with a file's content as an element")
+    values = bytes_values(tensor)
+    if values is None:
+        raise ContainerFailed(400, f"the elements of input {name} cannot be read")
+    if tensor.data is None:
+        return [value for value in values if isinstance(value, bytes)]
+    coded = is_binary or tensor.parameters.get("content_type") == b'"base64"'
+    elements: list[bytes] = []
+    for value in values:
+        text: Any = None
+        with suppress(UnreadableJson):
+            text = read_json(value) if isinstance(value, bytes) else None
+        if type(text) is not str:
+            sentence = f"an element of input {name} is no string: send text or base64"
+            raise ContainerFailed(400, sentence)
+        decoded = from_base64(text) if coded else None
+        elements.append(text.encode("utf-8", "surrogatepass") if decoded is None else decoded)
+    return elements
+
+
+def _read_error(item: Any) -> str | None:
+    if item.success:
+        return None
+    text: str = item.output.get(ERROR, b"").decode("utf-8", "replace")
+    return text.strip() or "the model says that it failed, and not why"
+
+
+def _headers_of(run: Run | None) -> dict[str, str]:
+    """Return as headers what V2 has no field for."""
+    if run is None:
+        return {}
+    version = run.version or ""
+    is_plain = version.isascii() and version.isprintable() and version.strip()
+    headers = {STATUS_CODE: str(max(run.status_code, 0))}
+    return headers | ({MODEL_VERSION: version} if is_plain else {})
 
 
 # V2 over gRPC in front of a container.
 
 
 def _build_handler(container: Container, name: str) -> Any:
-    async def handle(request: bytes, context: Context) -> bytes:
+    async def handle(request: bytes, context: Any) -> bytes:
         written, run = b"", None
         try:
             if name == "ModelInfer":
@@ -78,84 +331,32 @@ def _build_handler(container: Container, name: str) -> Any:
             run = exc.run
             context.set_code(_CODES.get(exc.status, StatusCode.INTERNAL))
             context.set_details(str(exc))
-        context.set_trailing_metadata(tuple(omi.headers_of(run).items()))
+        context.set_trailing_metadata(tuple(_headers_of(run).items()))
         return written
 
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-async def _answer_grpc_infer(container: Container, request: bytes) -> _Reply:
-    decoded = grpc_request_in(request)
-    if decoded.request is None:
-        raise ContainerFailed(400, decoded.problem or "the request is no ModelInferRequest")
-    answer, run = await omi.infer(container, decoded.request, decoded.request.model or "")
+async def _answer_grpc_infer(container: Container, written: bytes) -> tuple[dict[str, Any], Run]:
+    read = grpc_request_in(written)
+    model = (read.request and read.request.model) or ""
+    answer, run = await _infer(container, read.request, read.problem, model)
+    fields: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
     outputs: list[dict[str, Any]] = [
         {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
         for tensor in answer.outputs
     ]
-    fields = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     # in the form of the request; Triton's clients read the raw form best
-    if any(tensor.raw is not None for tensor in decoded.request.inputs):
+    if read.request and any(tensor.raw is not None for tensor in read.request.inputs):
         raw = [encoded(BYTES, tensor.values or ()) for tensor in answer.outputs]
-        return {**fields, "outputs": outputs, "raw_output_contents": raw}, run
-    for output, tensor in zip(outputs, answer.outputs, strict=True):
-        output["contents"] = {"bytes_contents": tensor.values}
-    return {**fields, "outputs": outputs}, run
+        fields["raw_output_contents"] = raw
+    else:
+        for output, tensor in zip(outputs, answer.outputs, strict=True):
+            output["contents"] = {"bytes_contents": tensor.values}
+    return fields | {"id": answer.id, "outputs": outputs}, run
 
 
-_HERE: Final = "127.0.0.1"
-_GRACE_SECONDS: Final = 5.0
-
-
-class Bridge(NamedTuple):
-    """Where a bridge answers."""
-
-    url: str
-    """The address that answers REST."""
-    target: str
-    """The address that answers gRPC."""
-
-
-@asynccontextmanager
-async def start_bridge(
-    container: Container, *, message_bytes: int = MESSAGE_BYTES
-) -> AsyncIterator[Bridge]:
-    """Serve a container as V2, on free ports of the loopback interface."""
-
-    async def answer(request: web.Request) -> web.Response:
-        try:
-            return await _answer(container, request)
-        except ContainerFailed as exc:
-            return _json({"error": str(exc)}, exc.status, omi.headers_of(exc.run))
-
-    app = web.Application(client_max_size=message_bytes)
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        max_line_size=MOST_HEAD_BYTES,  # the proxy passes on no larger heads
-        max_field_size=MOST_HEAD_BYTES,
-    )
-    await runner.setup()
-    await web.TCPSite(runner, _HERE, 0).start()
-    methods = {name: _build_handler(container, name) for name in _METHODS}
-    server = grpc.aio.server(
-        handlers=(grpc.method_handlers_generic_handler(_SERVICE, methods),),
-        options=(
-            ("grpc.max_receive_message_length", message_bytes),
-            ("grpc.max_send_message_length", message_bytes),
-            ("grpc.so_reuseport", 0),
-        ),
-    )
-    target = f"{_HERE}:{server.add_insecure_port(f'{_HERE}:0')}"
-    await server.start()
-    try:
-        yield Bridge(f"http://{_HERE}:{runner.addresses[0][1]}", target)
-    finally:
-        await server.stop(_GRACE_SECONDS)
-        await runner.cleanup()
-        await container.close()
-
+# V2 over REST in front of a container.
 
 _PATH: Final = re.compile(
     r"/v2(?:/health/(live|ready)|/models/([^/]+)(?:/versions/[^/]+)?(/\w+)?)?/?"
@@ -165,37 +366,43 @@ _MODEL: Final = {None: "ModelMetadata", "/ready": "ModelReady", "/infer": "Model
 _JSON: Final = "application/json"
 
 
-async def _answer(container: Container, request: web.Request) -> web.Response:
+async def _answer_rest(container: Container, request: web.Request) -> web.Response:
     path = request.raw_path.partition("?")[0]
     match = _PATH.fullmatch(path)
     named = match and match[2]
     method = match and (_MODEL.get(match[3]) if named else _SERVER.get(match[1]))
-    if method is None:
-        raise ContainerFailed(404, f"{path[:200]} is not here: the bridge answers /v2/models/…")
     model = unquote(named or "")
-    if method == "ModelInfer":
-        return await _infer(container, request, model)
-    fields = await _describe(container, method, model)
-    is_ready = fields.get("ready", True)
-    return _json({"name": model} | fields if named else fields, 200 if is_ready else 503)
+    try:
+        if method is None:
+            sentence = f"{path[:200]} is not here: the bridge answers /v2/models/…"
+            raise ContainerFailed(404, sentence)
+        if method == "ModelInfer":
+            return await _answer_rest_infer(container, request, model)
+        fields = await _describe(container, method, model)
+    except ContainerFailed as exc:
+        status = exc.status if 400 <= exc.status < 600 else 500
+        body, headers = orjson.dumps({"error": str(exc)}), _headers_of(exc.run)
+        return web.Response(body=body, status=status, content_type=_JSON, headers=headers)
+    status = 200 if fields.get("ready", True) else 503
+    body = orjson.dumps({"name": model} | fields if named else fields)
+    return web.Response(body=body, status=status, content_type=_JSON)
 
 
-async def _infer(container: Container, request: web.Request, name: str) -> web.Response:
+async def _answer_rest_infer(
+    container: Container, request: web.Request, model: str
+) -> web.Response:
     if request.method != "POST":
         raise ContainerFailed(405, "infer takes a POST")
     raw = await request.read()
-    headers: Headers = [(key.lower(), value) for key, value in request.headers.items()]
     # aiohttp has already decoded the body
-    plain = [(name, value) for name, value in headers if name != "content-encoding"]
-    read = request_in(Body(parts=[raw], size=len(raw)), plain, flat=False)
-    if read.request is None:
-        raise ContainerFailed(400, read.problem or "the request is no V2")
-    answer, run = await omi.infer(container, read.request, name)
+    pairs = ((name.lower(), value) for name, value in request.headers.items())
+    headers: Headers = [pair for pair in pairs if pair[0] != "content-encoding"]
+    read = request_in(Body(parts=[raw], size=len(raw)), headers, flat=False)
+    answer, run = await _infer(container, read.request, read.problem, model)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     outputs = [_write_as_texts(output) for output in answer.outputs]
     written = envelope_json(members, answer.parameters, "outputs", outputs, "response")
-    added = omi.headers_of(run)
-    return web.Response(body=written.text, content_type=_JSON, headers=added)
+    return web.Response(body=written.text, content_type=_JSON, headers=_headers_of(run))
 
 
 def _write_as_texts(output: Tensor) -> Tensor:
@@ -208,10 +415,47 @@ def _write_as_texts(output: Tensor) -> Tensor:
     return output
 
 
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    http_status = status if 400 <= status < 600 or status == 200 else 500
-    body = orjson.dumps(value)
-    return web.Response(body=body, status=http_status, content_type=_JSON, headers=headers)
+_SERVICE: Final = "inference.GRPCInferenceService"
+_HERE: Final = "127.0.0.1"
+_GRACE_SECONDS: Final = 5.0
+
+
+class Bridge(NamedTuple):
+    """Where a bridge answers REST, and gRPC."""
+
+    url: str
+    target: str
+
+
+@asynccontextmanager
+async def start_bridge(
+    container: Container, *, message_bytes: int = MESSAGE_BYTES
+) -> AsyncIterator[Bridge]:
+    """Serve a container as V2, on free ports of the loopback interface."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return await _answer_rest(container, request)
+
+    app = web.Application(client_max_size=message_bytes)
+    app.router.add_route("*", "/{path:.*}", answer)
+    # the proxy passes on no larger heads
+    sizes: dict[str, Any] = dict.fromkeys(("max_line_size", "max_field_size"), MOST_HEAD_BYTES)
+    runner = web.AppRunner(app, access_log=None, **sizes)
+    await runner.setup()
+    await web.TCPSite(runner, _HERE, 0).start()
+    names = {*_SERVER.values(), *_MODEL.values()}
+    handlers = {name: _build_handler(container, name) for name in names}
+    service = grpc.method_handlers_generic_handler(_SERVICE, handlers)
+    options = (*list_limits(message_bytes), ("grpc.so_reuseport", 0))
+    server = grpc.aio.server(handlers=(service,), options=options)
+    target = f"{_HERE}:{server.add_insecure_port(f'{_HERE}:0')}"
+    await server.start()
+    try:
+        yield Bridge(f"http://{_HERE}:{runner.addresses[0][1]}", target)
+    finally:
+        await server.stop(_GRACE_SECONDS)
+        await runner.cleanup()
+        await container.close()
 
 
 @asynccontextmanager
@@ -225,9 +469,9 @@ async def open_bridges(
             if entry.omi is None:
                 entries.append(entry)
                 continue
-            opening = open_channel(entry, entry.omi, message_bytes)
-            channel = await stack.enter_async_context(opening)
-            container = Container(channel, seconds=entry.read_seconds)
+            opening = channel(entry.omi, entry, message_bytes)
+            opened = await stack.enter_async_context(opening)
+            container = Container(opened, seconds=entry.read_seconds)
             starting = start_bridge(container, message_bytes=message_bytes)
             bridge = await stack.enter_async_context(starting)
             addresses = {"omi": None, "url": bridge.url, "grpc": bridge.target}

@@ -6,152 +6,157 @@ and only then hand the exchange over. Whatever capture does, the caller has its 
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BytesIO
-from socket import socket
 from typing import Any, Final
 
+import aiohttp
 import orjson
 import structlog
-import uvicorn
-from aiohttp import (
-    ClientError,
-    ClientPayloadError,
-    ClientResponse,
-    ClientSession,
-    ConnectionTimeoutError,
-    ServerTimeoutError,
-)
-from yarl import URL
+from aiohttp import StreamReader
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http import RawResponseMessage, StreamWriter
 
 from inference_store.platform import traces
-from inference_store.platform.serving import Connections, Limits, build_limits, listen
+from inference_store.platform.serving import Connections, Receive, Scope, Send, build_limits, listen
 from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer, build_config
 from inference_store.proxy.capture import Reservation, head_size, id_for_answer
-from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.protocol import Strip
+from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.rest_messages import (
-    EMPTY_QUERY,
-    CapturedBody,
+    CONNECTION,
     ForwardedHeads,
-    HeldRequest,
     Raw,
-    Receive,
-    Scope,
-    Send,
     Stripping,
-    Upstreams,
+    Upstream,
     as_raw,
     as_text,
+    encode_head,
     end_to_end,
     read_length,
-    to_upstream,
 )
-from inference_store.proxy.routing import (
-    TRACE_HEADERS,
-    ObservedCall,
-    Outcome,
-    Route,
-    Routing,
-)
-
-# One call on its way to the upstream and back.
+from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Routing
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
+_Body = bytes | AsyncIterator[bytes]
+_UPSTREAM_ERRORS: Final = (aiohttp.ClientError, OSError)
+_LONGEST: Final = 300
+_UNWRITABLE: Final = re.compile(b"[\x00-\x08\x0a-\x1f\x7f]")
+_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+# RFC 9110, section 9.2.2: sent again if the connection was lost, which may have been idle for long.
+_REPEATED: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
+_CONTEXT: Final = frozenset(name.encode() for name in TRACE_HEADERS)
 _LARGE: Final = 1 << 20
+_BACKLOG: Final = 2048
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """The application."""
+
+    routing: Routing
+    upstreams: Mapping[str, Upstream]
+    begin: Callable[[int, int], Reservation | None]
+    """Makes a reservation for the sizes of a body and a head; None if there is no memory."""
+    stripping: Stripping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await ForwardedCall(self, scope, receive, send).run()
 
 
 class ForwardedCall:
     """One call. Capture cannot fail it."""
 
-    def __init__(
-        self,
-        route: Route,
-        session: ClientSession | None,
-        exchange: Exchange,
-        *,
-        reservation: Reservation | None,
-        stripping: Stripping,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self._upstream = route.upstream
-        is_stripped = route.call is not None and route.rules.strip_metadata
-        self._strip = route.call.protocol.strip if route.call and is_stripped else None
-        self._held = HeldRequest(stripping)
-        self._session = session
-        self._exchange = exchange
-        self._reservation = reservation
-        self._receive = receive
-        self._send = send
-        self._has_whole_request = False
-        self._leaving: asyncio.Future[None] | None = None
-        # the task that answers, as long as it is to be cancelled if the caller leaves
-        self._task: asyncio.Task[None] | None = None
-        self._answer_began = False
+    def __init__(self, app: Forwarding, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._caller, self._has_query = scope["extensions"][CONNECTION]
+        method, path = scope["method"], scope["raw_path"].decode("latin-1")
+        self._route = route = app.routing.route("rest", method, path)
+        self._upstream: Upstream | None = app.upstreams.get(route.upstream.name)
+        self._headers: Raw = end_to_end(scope["headers"])
+        self._exchange = exchange = Exchange(
+            transport="rest",
+            method=method,
+            path=path,
+            query=scope["query_string"].decode("latin-1"),
+            received_at=datetime.now(UTC),
+        )
+        self._reservation: Reservation | None = None
+        length = read_length(self._headers) or 0
+        if route.call:
+            exchange.request_headers = as_text(self._headers)
+            head = len(path) + len(exchange.query) + head_size(exchange.request_headers)
+            self._reservation = app.begin(length, head)
+        self._captured_request = CapturedBody(exchange.request, self._reservation, length)
+        self._captured_answer = CapturedBody(exchange.response, self._reservation)
+        self._stripping, self._held = app.stripping, 0
+        self._has_whole_request = self._answer_began = False
         self._has_whole_answer = True
-        self.has_empty_query = False
-        """True if the request's target ends with a question mark."""
+        task: Any = asyncio.current_task()
+        self._task: asyncio.Task[None] = task
+        self._connection: Connection | None = None
+        self._writing: asyncio.Task[None] | None = None
 
-    async def run(self, headers: Raw) -> None:
+    async def run(self) -> None:
         """Forward the call; return after the answer, or when the caller has gone."""
-        reserved = read_length(headers) or 0
-        self._captured_request = CapturedBody(self._exchange.request, self._reservation, reserved)
-        self._captured_answer = CapturedBody(self._exchange.response, self._reservation)
-        self._task = asyncio.current_task()
+        exchange = self._exchange
+        observed = ObservedCall("rest", self._route, self._describe)
         try:
-            await self._forward(headers)
+            with traces.within(observed.span):
+                await self._forward()
         except asyncio.CancelledError:
-            if self._exchange.error != CALLER_GONE or self._task is None or self._task.uncancel():
+            if exchange.error != CALLER_GONE or self._task.uncancel():
                 raise  # another task cancelled this one
         finally:
-            self._task = None
-            if self._leaving is not None:
-                self._leaving.cancel()
-            self._held.release()
-            self._exchange.request.whole &= self._has_whole_request
-            self._exchange.response.whole &= self._has_whole_answer
+            self._stop_watching()
+            self._leave_upstream(is_reusable=False)
+            self._stripping.free += self._held
+            exchange.request.whole &= self._has_whole_request
+            exchange.response.whole &= self._has_whole_answer
+            exchange.finished_at = datetime.now(UTC)
+            observed.end(classify(exchange), exchange.http_status)
+            if self._reservation is not None:
+                self._reservation.finish(exchange, self._route)
 
-    async def _watch_caller(self) -> None:
-        """Cancel the call if the caller leaves, which is all that can come after the request."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if self._task is not None:
-            self._exchange.error = CALLER_GONE
-            self._task.cancel()
+    def _lose_caller(self) -> None:
+        self._exchange.error = CALLER_GONE
+        self._task.cancel()
 
-    async def _forward(self, headers: Raw) -> None:
+    def _stop_watching(self) -> None:
+        if self._caller.on_lost == self._lose_caller:  # not that of the next call
+            self._caller.on_lost = None
+
+    def _leave_upstream(self, *, is_reusable: bool) -> None:
+        """Give the connection back, or close one whose answer or request is not complete."""
+        is_written = self._writing is None or self._writing.done()
+        if self._writing is not None:
+            self._writing.cancel()
+        if self._connection is not None:
+            (self._connection.release if is_reusable and is_written else self._connection.close)()
+        self._connection = self._writing = None
+
+    async def _forward(self) -> None:
         """Forward the request and the answer. After an error the proxy answers itself or, if the
         answer had begun, breaks the connection off."""
         try:
-            first = await self._read_part()
-            if self._strip is None:
-                body = self._read_rest(first) if not self._has_whole_request else first
-            else:
-                headers, body = await self._strip_metadata(self._strip, headers, first)
-            await self._send_request(headers, body)
-        except (ValueError, *UPSTREAM_ERRORS) as error:
-            await self._handle_error(error)
+            await self._send_request(await self._read_body())
+        except _UPSTREAM_ERRORS as error:
+            if self._exchange.error == CALLER_GONE:
+                return
+            status, sentence = describe_failure(self._route.upstream.name, error)
+            self._note_failure(sentence)
+            if self._answer_began:  # the server logs the error: it must not quote the answer
+                raise ConnectionAbortedError(sentence) from None
+            await self._refuse(status, sentence)
 
-    async def _handle_error(self, error: Exception) -> None:
-        if isinstance(error, ValueError) and not isinstance(error, OSError):
-            # its address or a header cannot be written; a certificate's error is both
-            if self._answer_began:
-                raise error
-            await self._refuse(400, f"the request cannot be passed on: {str(error)[:_LONGEST]}")
-            return
-        if self._exchange.error == CALLER_GONE:
-            return
-        status, sentence = describe_failure(self._upstream.name, error)
+    def _note_failure(self, sentence: str) -> None:
         self._exchange.error = sentence
         _log.warning("upstream failed", action="upstream_failed", error=sentence)
-        if self._answer_began:  # the server logs the error: it must not quote the answer
-            raise ConnectionAbortedError(sentence) from None
-        await self._refuse(status, sentence)
 
     async def _read_part(self) -> bytes:
         """Return the next part of the request. Raises ConnectionAbortedError if the caller has
@@ -160,99 +165,121 @@ class ForwardedCall:
         if message["type"] == "http.disconnect":
             self._exchange.error = CALLER_GONE
             raise ConnectionAbortedError(CALLER_GONE)
-        part: bytes = message.get("body", b"")
-        self._captured_request.add(part)
-        if not message.get("more_body", False):
+        part: bytes = message["body"]
+        if part:
+            self._captured_request.add(part)
+        if not message["more_body"]:
             self._has_whole_request = True
-            self._leaving = asyncio.ensure_future(self._watch_caller())
+            self._caller.on_lost = self._lose_caller
         return part
 
     async def _read_rest(self, *first: bytes) -> AsyncIterator[bytes]:
         for part in filter(None, first):
             yield part
         while not self._has_whole_request:
-            part = await self._read_part()
-            if part:
+            if part := await self._read_part():
                 yield part
 
-    async def _strip_metadata(
-        self, strip: Strip, headers: Raw, first: bytes
-    ) -> tuple[Raw, bytes | AsyncIterator[bytes]]:
-        fits = self._held.add(first)
-        while fits and not self._has_whole_request:
-            fits = self._held.add(await self._read_part())
-        if not fits:
-            return headers, self._read_rest(*self._held.parts)
-        body, changed = await self._held.strip_metadata(strip, self._exchange.request_headers)
-        return (headers if changed is None else as_raw(changed)), body
+    async def _read_body(self) -> _Body:
+        """Return the body to forward: whole if it came at once or metadata were removed, else its
+        parts as they come."""
+        parts = [await self._read_part()]
+        call = self._route.call
+        strip = call.protocol.strip if call and self._route.rules.strip_metadata else None
+        if strip is None:
+            return parts[0] if self._has_whole_request else self._read_rest(*parts)
+        while self._stripping.take(self._held, len(parts[-1])):
+            self._held += len(parts[-1])
+            if self._has_whole_request:
+                break
+            parts.append(await self._read_part())
+        else:
+            return self._read_rest(*parts)
+        body = b"".join(parts)
+        parts.clear()  # otherwise memory holds it twice
+        stripped = await self._stripping.strip(strip, body, self._exchange.request_headers)
+        if stripped is not None:
+            body, self._headers = stripped[0], as_raw(stripped[1])
+        # a large one would be written all at once
+        return body if len(body) <= _LARGE else _divide(body)
 
-    async def _send_request(self, headers: Raw, body: bytes | AsyncIterator[bytes]) -> None:
-        exchange = self._exchange
-        if self._session is None:
-            await self._refuse(502, f"the upstream {self._upstream.name} answers gRPC alone")
+    async def _send_request(self, body: _Body) -> None:
+        exchange, upstream = self._exchange, self._upstream
+        if upstream is None:
+            sentence = f"the upstream {self._route.upstream.name} answers gRPC alone"
+            await self._refuse(502, sentence)
             return
         if not exchange.path.startswith("/"):
-            # After an address, anything but a path could lead to another host: `*@elsewhere` would.
             target = exchange.path[:80]
             sentence = f"the request's target {target!r} is not a path: it must begin with /"
             await self._refuse(400, sentence)
             return
-        if isinstance(body, bytes) and len(body) > _LARGE:
-            data: Any = BytesIO(body)  # bytes would be written all at once
-        else:
-            data = body or None
         exchange.forwarded_at = datetime.now(UTC)
-        async with self._session.request(
-            exchange.method,
-            self._url(),
-            headers=to_upstream(headers),
-            data=data,
-            allow_redirects=False,
-        ) as answer:
-            exchange.responded_at = datetime.now(UTC)
-            with fail_with_connection(answer):
-                await self._send_answer(answer)
+        is_repeated = exchange.method in _REPEATED and isinstance(body, bytes)
+        try:
+            protocol, message, content = await self._ask(upstream, body)
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+            if not is_repeated or isinstance(error, aiohttp.ClientConnectorError):
+                raise
+            self._leave_upstream(is_reusable=False)
+            protocol, message, content = await self._ask(upstream, body)
+        exchange.responded_at = datetime.now(UTC)
+        with fail_with_connection(protocol, content):
+            await self._send_answer(message, content)
 
-    def _url(self) -> URL:
+    async def _ask(
+        self, upstream: Upstream, body: _Body
+    ) -> tuple[ResponseHandler, RawResponseMessage, StreamReader]:
+        method, scope = self._exchange.method, self._scope
+        target: bytes = upstream.path + scope["raw_path"]
+        if scope["query_string"] or self._has_query:
+            target += b"?" + scope["query_string"]
+        head, is_chunked = encode_head(method, target, self._headers, body, upstream.host)
+        self._connection, protocol, transport = await upstream.connect(method)
+        if isinstance(body, bytes):
+            transport.write(head + body)
+            protocol.start_timeout()
+        else:
+            transport.write(head)
+            writing = _write_parts(protocol, body, is_chunked=is_chunked)
+            self._writing = asyncio.create_task(writing)
+        return protocol, *await upstream.read_head(protocol)
+
+    async def _send_answer(self, message: RawResponseMessage, content: StreamReader) -> None:
         exchange = self._exchange
-        query = f"?{exchange.query}" if exchange.query else ""
-        url = URL(f"{self._upstream.url}{exchange.path}{query}", encoded=True)
-        if not self.has_empty_query or query:
-            return url
-        # yarl would omit a lone question mark: here it belongs to the path
-        path = f"{url.raw_path}?"
-        return URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, encoded=True)
-
-    async def _send_answer(self, answer: ClientResponse) -> None:
-        headers = end_to_end(answer.raw_headers)
-        if (why := find_answer_error(answer.status, headers)) is not None:
-            sentence = f"the upstream {self._upstream.name} {why}"
-            _log.warning("upstream failed", action="upstream_failed", error=sentence)
-            await self._refuse(502, sentence)
+        headers = end_to_end(message.raw_headers)
+        why = None
+        if not 200 <= message.code <= 599:  # the HTTP server writes no other
+            why = f"the status {message.code}, which is none of HTTP's for an answer"
+        elif _UNWRITABLE.search(b"".join(value for _, value in headers)):
+            why = "control characters in a header"
+        if why is not None:
+            self._note_failure(f"the upstream {self._route.upstream.name} answered with {why}")
+            await self._refuse(502, exchange.error or "")
             return
-        self._exchange.http_status = answer.status
+        exchange.http_status = message.code
         if self._reservation is not None:
-            name, value = id_for_answer(self._exchange.request_headers)
+            name, value = id_for_answer(exchange.request_headers)
             headers.append((name.encode(), value.encode("latin-1")))
-            self._exchange.response_headers = as_text(headers)
+            exchange.response_headers = as_text(headers)
         self._answer_began, self._has_whole_answer = True, False
-        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        start = {"type": "http.response.start", "status": message.code, "headers": headers}
         await self._send(start)
-        bytes_left = read_length(headers)
-        async for part in answer.content.iter_any():
-            self._exchange.first_part_at = self._exchange.first_part_at or datetime.now(UTC)
-            self._captured_answer.add(part)
-            bytes_left = None if bytes_left is None else bytes_left - len(part)
-            if bytes_left == 0:
-                await self._finish(part)
-            else:
-                await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        if self._task is not None:
-            await self._finish(b"")
+        while True:
+            part = await content.readany()
+            if part:
+                exchange.first_part_at = exchange.first_part_at or datetime.now(UTC)
+                self._captured_answer.add(part)
+            if content.at_eof():
+                break
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        self._leave_upstream(is_reusable=True)
+        await self._finish(part)
 
     async def _finish(self, body: bytes) -> None:
         """Send the end of the answer. From now on a disconnect only means that the call is over."""
-        self._task, self._has_whole_answer = None, True
+        self._stop_watching()
+        self._has_whole_answer = True
         await self._send({"type": "http.response.body", "body": body})
 
     async def _refuse(self, status: int, sentence: str) -> None:
@@ -264,35 +291,62 @@ class ForwardedCall:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._finish(body)
 
+    def _describe(self) -> tuple[traces.Attributes, Mapping[str, str]]:
+        method = self._exchange.method
+        attributes = {
+            "http.request.method": method if method in _METHODS else "_OTHER",
+            "url.scheme": self._scope["scheme"],
+            "network.protocol.version": self._scope["http_version"],
+        }
+        pairs = ((name, value) for name, value in self._headers if name in _CONTEXT)
+        return attributes, {name.decode(): value.decode("latin-1") for name, value in pairs}
+
+
+async def _divide(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _LARGE):
+        yield body[start : start + _LARGE]
+
+
+async def _write_parts(
+    protocol: ResponseHandler, parts: AsyncIterator[bytes], *, is_chunked: bool
+) -> None:
+    """Write a request's body as it comes. If it breaks off, reading the answer fails."""
+    writer = StreamWriter(protocol, asyncio.get_running_loop())
+    if is_chunked:
+        writer.enable_chunking()
+    try:
+        async for part in parts:
+            await writer.write(part)
+        await writer.write_eof()
+        protocol.start_timeout()
+    except OSError as error:
+        protocol.set_exception(aiohttp.ClientOSError(error.errno, "the request's body broke off"))
+
 
 # Ends an answer whose connection is lost: the HTTP client closes a connection whose framing breaks
 # within an answer, but lets its reader wait forever.
 
 
 @contextmanager
-def fail_with_connection(answer: ClientResponse) -> Iterator[None]:
+def fail_with_connection(protocol: ResponseHandler, content: StreamReader) -> Iterator[None]:
     """Let reading raise ClientPayloadError if the connection is lost before the answer's end."""
 
     def end(_: object = None) -> None:
-        if not answer.content.is_eof() and answer.content.exception() is None:
-            answer.content.set_exception(ClientPayloadError("broke off"))
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("broke off"))
 
-    protocol = answer.connection and answer.connection.protocol
-    if protocol is None:  # the answer is complete
-        yield
-    elif (closed := protocol.closed) is None:  # the connection is lost
+    closed = None if content.is_eof() else protocol.closed
+    if closed is None:  # the answer is whole, or the connection is lost
         end()
         yield
-    else:
-        closed.remove_done_callback(
-            _consume_error
-        )  # at most one, however many answers come over it
-        closed.add_done_callback(_consume_error)
-        closed.add_done_callback(end)
-        try:
-            yield
-        finally:
-            closed.remove_done_callback(end)
+        return
+    closed.remove_done_callback(_consume_error)  # at most one, however many answers come over it
+    closed.add_done_callback(_consume_error)
+    closed.add_done_callback(end)
+    try:
+        yield
+    finally:
+        closed.remove_done_callback(end)
 
 
 def _consume_error(closed: "asyncio.Future[None]") -> None:
@@ -301,108 +355,18 @@ def _consume_error(closed: "asyncio.Future[None]") -> None:
         closed.exception()
 
 
-UPSTREAM_ERRORS: Final = (ClientError, OSError, asyncio.TimeoutError)
-_LONGEST: Final = 300
-_UNWRITABLE: Final = re.compile(b"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-def find_answer_error(status: int, headers: Raw) -> str | None:
-    """Return why an upstream's answer cannot be forwarded; None if it can. The HTTP server writes
-    only HTTP's statuses, and no caller requested a change of protocol."""
-    if not 200 <= status <= 599:
-        return f"answered with the status {status}, which is none of HTTP's for an answer"
-    if _UNWRITABLE.search(b"".join(value for _, value in headers)):
-        return "answered with control characters in a header"
-    return None
-
-
 def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
     """Return the status and the sentence for an error on the way to an upstream."""
-    if isinstance(error, ConnectionTimeoutError):
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return 504, f"the upstream {upstream} did not accept a connection in time"
-    if isinstance(error, ServerTimeoutError | asyncio.TimeoutError):
+    if isinstance(error, aiohttp.ServerTimeoutError | TimeoutError):
         return 504, f"the upstream {upstream} did not answer in time"
     # the text of the system or of TLS; a parser's error quotes the answer
     text = f": {str(error)[:_LONGEST]}" if isinstance(error, OSError) else ""
     return 502, f"the upstream {upstream} cannot be reached: {type(error).__name__}{text}"
 
 
-class Forwarding:
-    """The application."""
-
-    def __init__(
-        self,
-        routing: Routing,
-        upstreams: Upstreams,
-        begin: Callable[[int, int], Reservation | None],
-        stripping: Stripping,
-    ) -> None:
-        """`begin` makes a reservation for the sizes of a body and a head; None if there is no
-        memory."""
-        self._routing = routing
-        self._upstreams = upstreams
-        self._begin = begin
-        self._stripping = stripping
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        method, path = scope["method"], scope["raw_path"].decode("latin-1")
-        route = self._routing.route("rest", method, path)
-        headers = end_to_end(scope["headers"])
-        exchange = Exchange(
-            transport="rest",
-            method=method,
-            path=path,
-            query=scope["query_string"].decode("latin-1"),
-            request_headers=as_text(headers) if route.call else (),
-            received_at=datetime.now(UTC),
-        )
-        reservation = None
-        if route.call:
-            target = len(exchange.path) + len(exchange.query)
-            head = target + head_size(exchange.request_headers)
-            reservation = self._begin(read_length(headers) or 0, head)
-        forwarded = ForwardedCall(
-            route,
-            self._upstreams.session(route.upstream.name),
-            exchange,
-            reservation=reservation,
-            stripping=self._stripping,
-            receive=receive,
-            send=send,
-        )
-        forwarded.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
-        observed = ObservedCall("rest", route, lambda: describe(scope, headers))
-        try:
-            with traces.within(observed.span):
-                await forwarded.run(headers)
-        finally:
-            exchange.finished_at = datetime.now(UTC)
-            observed.end(classify(exchange), exchange.http_status)
-            if reservation is not None:
-                reservation.finish(exchange, route)
-
-
-_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-_CONTEXT: Final = frozenset(name.encode() for name in TRACE_HEADERS)
-
-
-def describe(scope: Scope, headers: Raw) -> tuple[traces.Attributes, Mapping[str, str]]:
-    """Return a span's attributes, and the caller's context."""
-    attributes = {
-        "http.request.method": scope["method"] if scope["method"] in _METHODS else "_OTHER",
-        "url.scheme": scope["scheme"],
-        "network.protocol.version": scope["http_version"],
-    }
-    context = {
-        name.decode(): value.decode("latin-1") for name, value in headers if name in _CONTEXT
-    }
-    return attributes, context
-
-
 def classify(exchange: Exchange) -> Outcome:
-    """Return the outcome of a call that is over."""
     if exchange.error == CALLER_GONE:
         return "gone"
     if exchange.forwarded_at is None:
@@ -413,31 +377,9 @@ def classify(exchange: Exchange) -> Outcome:
     return "refused" if status >= 400 else "ok"
 
 
-_BACKLOG: Final = 2048
-
-
-class Server(GuardedServer):
-    """A server that reports when it listens, and stops when `should_exit` is set."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        sockets: Sequence[socket],
-        connections: Connections,
-        limits: Limits,
-    ) -> None:
-        super().__init__(config, sockets, connections, limits)
-        self.port: int = sockets[0].getsockname()[1]
-        self.listening = asyncio.Event()
-
-    async def startup(self, sockets: list[socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-
 def build_server(
     app: Forwarding, settings: ProxySettings, connections: Connections, *, grace_seconds: float
-) -> Server:
+) -> GuardedServer:
     """Return the server of one application; its calls have `grace_seconds` to end when it stops.
     Raises PortTaken."""
     sockets = listen(settings.proxy_host, settings.proxy_port, setting="PROXY", backlog=_BACKLOG)
@@ -446,4 +388,4 @@ def build_server(
     grace = max(1, round(grace_seconds))
     own: dict[str, Any] = {"http": ForwardedHeads, "lifespan": "off", "date_header": False}
     config = build_config(app, files, limits, grace_seconds=grace, **own)
-    return Server(config, sockets, connections, limits)
+    return GuardedServer(config, sockets, connections, limits)

@@ -8,73 +8,74 @@ comes first.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
-from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-from multidict import CIMultiDict
+import aiohttp
+from aiohttp import StreamReader
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage
+from yarl import URL
 
 from inference_store.platform.metrics import UNSTRIPPED, from_zero
 from inference_store.platform.settings import trusting
 from inference_store.platform.uvicorn_server import BoundedHeads
-from inference_store.proxy.capture import Reservation
 from inference_store.proxy.configuration import UpstreamEntry
-from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Strip
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-
 
 Raw: TypeAlias = Sequence[tuple[bytes, bytes]]
 # RFC 9110, section 7.6.1, and what older clients send.
 _HOP_BY_HOP: Final = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization"}
+    | {b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
-# The HTTP server answers it before we see the body.
-_EXPECT: Final = b"expect"
+# Without a body, a request by these has no length.
+_WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
 def end_to_end(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return the headers that belong to the message, names in lower case, in order."""
     lower = [(name.lower(), value) for name, value in raw]
-    listed = b",".join(value.lower() for name, value in lower if name == b"connection")
-    # headers that frame a message belong to it, whatever a peer says
-    listed_names = {token.strip() for token in listed.split(b",")} - {b"content-length", b"host"}
-    hops = _HOP_BY_HOP | listed_names
-    return [(name, value) for name, value in lower if name not in hops]
+    hops: Set[bytes] = _HOP_BY_HOP
+    for name, value in lower:
+        if name == b"connection":
+            # headers that frame a message belong to it, whatever a peer says
+            listed = {token.strip() for token in value.lower().split(b",")}
+            hops |= listed - {b"content-length", b"host"}
+    return [header for header in lower if header[0] not in hops]
 
 
-def to_upstream(headers: Raw) -> CIMultiDict[str]:
-    """Return headers for the HTTP client, which writes UTF-8: other values are converted to it."""
-    return CIMultiDict(
-        (name.decode("latin-1"), _text(value)) for name, value in headers if name != _EXPECT
-    )
+def encode_head(
+    method: str, target: bytes, headers: Raw, body: bytes | AsyncIterator[bytes], host: str
+) -> tuple[bytes, bool]:
+    """Return the head of a request to an upstream, and whether its body is sent in chunks; `host`:
+    that of the upstream, if the caller names none."""
+    pieces = [b"%b %b HTTP/1.1\r\n" % (method.encode(), target)]
+    has_host = is_framed = is_chunked = False
+    for name, value in headers:
+        has_host = has_host or name == b"host"
+        is_framed = is_framed or name == b"content-length"
+        if name != b"expect":  # the HTTP server has answered it
+            pieces += (name, b": ", value, b"\r\n")
+    if not has_host:  # a caller of HTTP/1.0
+        pieces.append(f"host: {host}\r\n".encode())
+    if is_framed:
+        pass
+    elif not isinstance(body, bytes):
+        is_chunked = True
+        pieces.append(b"transfer-encoding: chunked\r\n")
+    elif body or method not in _WITHOUT_BODY:
+        pieces.append(b"content-length: %d\r\n" % len(body))
+    return b"".join((*pieces, b"\r\n")), is_chunked
 
 
-def _text(value: bytes) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
-
-
-def as_text(headers: Raw) -> tuple[tuple[str, str], ...]:
+def as_text(headers: Raw) -> Headers:
     """Return headers as an exchange holds them."""
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
 def as_raw(headers: Headers) -> Raw:
@@ -90,8 +91,9 @@ def read_length(headers: Raw) -> int | None:
     return None
 
 
-EMPTY_QUERY: Final = "inference_store.empty_query"
-"""The extension of a scope whose target ends with a question mark."""
+CONNECTION: Final = "inference_store.connection"
+"""The extension of a scope that has its connection, and whether its target ends with a question
+mark."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # If the caller has left, it answers the first probe with a reset, which fails the next one.
@@ -102,10 +104,18 @@ _PROBE_SECONDS: Final = 0.3
 class ForwardedHeads(BoundedHeads):
     """The heads of forwarded requests."""
 
+    on_lost: Callable[[], None] | None = None
+    """Called if the connection is lost: cheaper than a task that waits for it."""
+
     def on_headers_complete(self) -> None:
-        if self.url.endswith(b"?"):
-            self.scope["extensions"] = {EMPTY_QUERY: {}}
+        extensions: dict[str, Any] = {CONNECTION: (self, self.url.endswith(b"?"))}
+        self.scope["extensions"] = extensions
         super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection of a caller that has only stopped sending (RFC 9112, section 9.6): if
@@ -140,129 +150,97 @@ class Stripping:
     def __init__(self, most: int) -> None:
         self.free = most
         # in threads: parsing a large body would delay all other calls
-        self.threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="strip")
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="strip")
         from_zero(UNSTRIPPED, _REASONS)
 
-
-class HeldRequest:
-    """The parts of one request, which the caller must release."""
-
-    def __init__(self, stripping: Stripping) -> None:
-        self._stripping = stripping
-        self._reserved = 0
-        self.parts: list[bytes] = []
-
-    def add(self, part: bytes) -> bool:
-        """Hold a part; return False if the request must be forwarded unchanged, with all its
-        parts."""
-        self.parts.append(part)
-        large = self._reserved + len(part) > MOST_STRIPPED
-        if large or len(part) > self._stripping.free:
-            UNSTRIPPED.labels("large" if large else "no_room").inc()
+    def take(self, held: int, size: int) -> bool:
+        """Take room for a further part of a request that holds so much; return False if it must be
+        forwarded unchanged, with all its parts."""
+        is_large = held + size > MOST_STRIPPED
+        if is_large or size > self.free:
+            UNSTRIPPED.labels("large" if is_large else "no_room").inc()
             return False
-        self._reserved += len(part)
-        self._stripping.free -= len(part)
+        self.free -= size
         return True
 
-    async def strip_metadata(self, strip: Strip, headers: Headers) -> tuple[bytes, Headers | None]:
-        """Return the body without metadata, and its headers if it contained any."""
-        body = b"".join(self.parts)
-        self.parts.clear()  # otherwise memory holds it twice
+    async def strip(
+        self, strip: Strip, body: bytes, headers: Headers
+    ) -> tuple[bytes, Headers] | None:
+        """Return the body without metadata, and its headers; None if it contained none."""
         loop = asyncio.get_running_loop()
-        stripped = await loop.run_in_executor(self._stripping.threads, strip, body, headers)
-        return (body, None) if stripped is None else stripped
-
-    def release(self) -> None:
-        """Free the memory of a request that was forwarded or given up."""
-        self._stripping.free += self._reserved
-        self._reserved = 0
+        return await loop.run_in_executor(self._threads, strip, body, headers)
 
 
-# Smaller parts of a request are merged: each costs more than its bytes.
-_SMALL: Final = 4096
-
-
-class CapturedBody:
-    """The captured parts of a body: all of them, while there is memory."""
-
-    def __init__(
-        self, body: Body, reservation: Reservation | None, reserved: int | None = None
-    ) -> None:
-        """`reserved`: for a request, the bytes that were reserved when the call began; None for an
-        answer, which may be a stream: its beginning is kept if there is no memory for all of it."""
-        self._body = body
-        self._reservation = reservation
-        self._is_request = reserved is not None
-        self._reserved = 0 if reservation is None or reservation.refused else reserved or 0
-        self._parts: list[bytes] = []
-        body.parts = self._parts
-
-    def add(self, part: bytes) -> None:
-        """Keep a part, if there is memory for it."""
-        self._body.size += len(part)
-        if self._reservation is None or not part or not self._body.whole:
-            return
-        if self._body.size <= self._reserved:
-            if self._parts and len(self._parts[-1]) + len(part) <= _SMALL:
-                self._parts[-1] += part
-            else:
-                self._parts.append(part)
-        elif self._reservation.reserve_more(len(part)):
-            self._parts.append(part)
-        else:
-            self._body.whole = False
-            if self._is_request:
-                self._parts.clear()
-
-
-# The client adds nothing to the caller's headers.
-_OURS: Final = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _LONGEST_HEADER: Final = 64 * 1024
 
 
-class Upstreams:
-    """A session for each upstream that answers REST; opened inside the running loop."""
+class Upstream:
+    """The connections to a model server, of the HTTP client below its sessions: a session's request
+    takes twice the time of all that is done here. Build it inside the running loop."""
 
-    def __init__(self, entries: Sequence[UpstreamEntry]) -> None:
-        self._sessions = {
-            entry.name: _open_session(entry) for entry in entries if entry.url is not None
-        }
+    def __init__(self, entry: UpstreamEntry) -> None:
+        tls: ssl.SSLContext | None = None
+        if (entry.url or "").startswith("https://"):
+            tls = context = trusting(entry.ca_file, beside_system=True)
+            if entry.certificate_file is not None:
+                context.present(entry.certificate_file, entry.key_file)
+        self._connector = aiohttp.TCPConnector(
+            limit=entry.connections,
+            limit_per_host=entry.connections,
+            keepalive_timeout=entry.keepalive_seconds,
+            ssl=tls or True,
+        )
+        self._timeout = aiohttp.ClientTimeout(
+            connect=entry.read_seconds,  # includes the wait for a free connection
+            sock_connect=entry.connect_seconds,
+        )
+        self._read_seconds = entry.read_seconds
+        # it leads to the same server as every other
+        self._request = aiohttp.ClientRequest("GET", URL(entry.url or ""))
+        self.host = self._request.headers["Host"]
+        self.path = self._request.url.raw_path.rstrip("/").encode()
 
-    def session(self, name: str) -> ClientSession | None:
-        """Return an upstream's session; None if it answers only gRPC."""
-        return self._sessions.get(name)
+    async def connect(self, method: str) -> tuple[Connection, ResponseHandler, asyncio.Transport]:
+        """Return a connection that awaits the answer to a request; close or release it. Raises
+        ClientError."""
+        try:
+            connection = await self._connector.connect(self._request, [], self._timeout)
+        except TimeoutError:
+            raise aiohttp.ConnectionTimeoutError from None
+        protocol, transport = connection.protocol, connection.transport
+        if protocol is None or transport is None:
+            connection.close()
+            raise aiohttp.ServerDisconnectedError
+        protocol.set_response_params(
+            skip_payload=method == "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+            read_timeout=self._read_seconds,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+        )
+        return connection, protocol, transport
+
+    async def read_head(self, protocol: ResponseHandler) -> tuple[RawResponseMessage, StreamReader]:
+        """Return the head of the final answer, and its body. Raises ClientError."""
+        while True:
+            try:
+                message, content = await protocol.read()
+            except HttpProcessingError as exc:
+                raise aiohttp.ClientResponseError(self._request.request_info, ()) from exc
+            if not 100 <= message.code < 200 or message.code == 101:
+                return message, content
 
     async def close(self) -> None:
-        """Close all connections."""
-        for session in self._sessions.values():
-            await session.close()
+        await self._connector.close()
 
 
-def _open_session(entry: UpstreamEntry) -> ClientSession:
-    tls: ssl.SSLContext | None = None
-    if (entry.url or "").startswith("https://"):
-        tls = context = trusting(entry.ca_file, beside_system=True)
-        if entry.certificate_file is not None:
-            context.present(entry.certificate_file, entry.key_file)
-    connector = TCPConnector(
-        limit=entry.connections,
-        limit_per_host=entry.connections,
-        keepalive_timeout=entry.keepalive_seconds,
-        ssl=tls or True,
-    )
-    timeout = ClientTimeout(
-        total=None,
-        # includes the wait for a free connection
-        connect=entry.read_seconds,
-        sock_connect=entry.connect_seconds,
-        sock_read=entry.read_seconds,
-    )
-    return ClientSession(
-        connector=connector,
-        timeout=timeout,
-        auto_decompress=False,
-        cookie_jar=DummyCookieJar(),
-        skip_auto_headers=_OURS,
-        max_line_size=_LONGEST_HEADER,
-        max_field_size=_LONGEST_HEADER,
-    )
+@asynccontextmanager
+async def open_upstreams(entries: Sequence[UpstreamEntry]) -> AsyncIterator[Mapping[str, Upstream]]:
+    """Yield those that answer REST, by name; their connections close with the context."""
+    upstreams = {entry.name: Upstream(entry) for entry in entries if entry.url is not None}
+    try:
+        yield upstreams
+    finally:
+        for upstream in upstreams.values():
+            await upstream.close()

@@ -1,12 +1,14 @@
 """Chooses a call's upstream, and whether it is captured, by its method and path alone; and observes
 the call."""
 
+import posixpath
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Final, Literal, TypeAlias
+from functools import cache, lru_cache, partial
+from typing import Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
@@ -33,16 +35,14 @@ class PathPrefixes:
     def readings(self, path: str) -> Iterator[str]:
         """Yield the ways in which a server may read a path (percent-escaped, no query), also
         without a prefix."""
-        normal = normalize(path)
-        yield from self._yield_without_prefix(normal)
+        paths = [normalize(path)]
         # Some servers decode every escape before they route, even that of a slash.
-        if "%" in normal and (decoded := _remove_dot_segments(unquote(path))) != normal:
-            yield from self._yield_without_prefix(decoded)
-
-    def _yield_without_prefix(self, path: str) -> Iterator[str]:
-        yield path
-        if self._prefix is not None and (prefix := self._prefix.match(path)):
-            yield path[prefix.end() :]
+        if "%" in paths[0]:
+            paths.append(_remove_dot_segments(unquote(path)))
+        for each in dict.fromkeys(paths):
+            yield each
+            if self._prefix is not None and (prefix := self._prefix.match(each)):
+                yield each[prefix.end() :]
 
 
 def normalize(path: str) -> str:
@@ -50,24 +50,18 @@ def normalize(path: str) -> str:
     decoded, others in capitals, no dot segments, no repeated slashes."""
     if _IRREGULAR.search(path) is None:
         return path
-    return _remove_dot_segments(_ESCAPE.sub(_decode_unreserved, path))
 
+    def decode(escape: re.Match[str]) -> str:
+        character = chr(int(escape[1], 16))
+        return character if _UNRESERVED.match(character) else escape[0].upper()
 
-def _decode_unreserved(escape: re.Match[str]) -> str:
-    character = chr(int(escape[1], 16))
-    return character if _UNRESERVED.match(character) else escape[0].upper()
+    return _remove_dot_segments(_ESCAPE.sub(decode, path))
 
 
 def _remove_dot_segments(path: str) -> str:
-    remaining: list[str] = []
-    *segments, last = path.split("/")
-    for segment in (*segments, last):
-        if segment == "..":
-            del remaining[-1:]
-        elif segment not in {"", "."}:
-            remaining.append(segment)
-    end = "/" if remaining and last in {"", ".", ".."} else ""
-    return "/" + "/".join(remaining) + end
+    normal = posixpath.normpath("/" + path.lstrip("/"))
+    is_folder = path.endswith(("/", "/.", "/..")) and normal != "/"
+    return f"{normal}/" if is_folder else normal
 
 
 # Paths are untrusted: remember as many as a server has, not more.
@@ -101,6 +95,9 @@ class Routing:
         self._prefixes = prefixes
         self._protocols = {name for entry in configuration.upstreams for name in entry.protocols}
         self._remembered = lru_cache(_REMEMBERED)(self._route)
+        for transport in get_args(Transport):
+            count = partial(_in_progress.__getitem__, transport)
+            CALLS_IN_PROGRESS.labels(transport).set_function(count)
 
     def route(
         self,
@@ -112,21 +109,19 @@ class Routing:
     ) -> Route:
         """Return the route of a call. `model`, `version`: those in the message, if the path names
         none."""
-        if len(path) + len(model or "") + len(version or "") > _LONGEST_REMEMBERED:
-            return self._route(transport, method, path, model, version)
-        return self._remembered(transport, method, path, model, version)
+        is_long = len(path) + len(model or "") + len(version or "") > _LONGEST_REMEMBERED
+        find = self._route if is_long else self._remembered
+        return find(transport, method, path, model, version)
 
     def _route(
-        self,
-        transport: Transport,
-        method: str,
-        path: str,
-        model: str | None = None,
-        version: str | None = None,
+        self, transport: Transport, method: str, path: str, model: str | None, version: str | None
     ) -> Route:
         paths = list(self._prefixes.readings(path)) if transport == "rest" else [path]
         call = recognise_call(self._protocols, transport, method, *paths)
-        model_name = (call.model if call is not None else None) or model or _find_model(paths)
+        model_name = (call and call.model) or model
+        if model_name is None:
+            match = next(filter(None, map(_MODEL.search, paths)), None)
+            model_name = unquote(match[1]) if match else None
         upstream = self._configuration.upstream(model_name)
         if call is None or call.protocol.name not in upstream.protocols:
             call = recognise_call(upstream.protocols, transport, method, *paths)
@@ -137,11 +132,6 @@ class Routing:
         if not rules.capture:
             return Route(upstream)
         return Route(upstream, call, rules, model_name, version)
-
-
-def _find_model(paths: Sequence[str]) -> str | None:
-    match = next((match for path in paths if (match := _MODEL.search(path))), None)
-    return unquote(match[1]) if match else None
 
 
 # A call as the operator sees it: in progress, then its time and outcome, and a span if it is
@@ -159,11 +149,9 @@ Describe: TypeAlias = Callable[[], tuple[traces.Attributes, Mapping[str, str]]]
 traced."""
 
 TRACE_HEADERS: Final = ("traceparent", "tracestate")
-_PASSED: Final = "none"
-_UNRECOGNISED: Final = "unrecognised"
 # looking up a series takes longer than counting
 _timed = cache(CALL_SECONDS.labels)
-_in_progress = cache(CALLS_IN_PROGRESS.labels)
+_in_progress: Final = Counter[Transport]()
 _STATUS: Final[Mapping[Transport, str]] = {
     "rest": "http.response.status_code",
     "grpc": "rpc.grpc.status_code",
@@ -177,24 +165,29 @@ class ObservedCall:
 
     def __init__(self, transport: Transport, route: Route, describe: Describe) -> None:
         self._transport, self._upstream = transport, route.upstream.name
-        passed = _UNRECOGNISED if route.is_unrecognised else _PASSED
+        passed = "unrecognised" if route.is_unrecognised else "none"
         self._protocol = passed if route.call is None else route.call.protocol.name
         self._began = time.perf_counter()
-        _in_progress(transport).inc()
+        _in_progress[transport] += 1
         self.span: Span = INVALID_SPAN
         if route.call is not None and traces.is_on():
-            self.span = _begin_span(route.call, self._upstream, describe)
+            attributes, headers = describe()
+            ours = {
+                "inference_store.protocol": self._protocol,
+                "inference_store.upstream": self._upstream,
+            }
+            name = f"{self._protocol} {route.call.kind}"
+            every: traces.Attributes = {**attributes, **ours}
+            self.span = traces.begin(name, SpanKind.SERVER, every, headers=headers)
 
     def end(self, outcome: Outcome, status: int | None) -> None:
         """End the call; call it once. `status`: the model server's, by HTTP or gRPC; None if there
         is none."""
-        _in_progress(self._transport).dec()
+        _in_progress[self._transport] -= 1
         seconds = time.perf_counter() - self._began
         _timed(self._protocol, self._upstream, outcome).observe(seconds)
-        if self.span is not INVALID_SPAN:
-            self._end_span(outcome, status)
-
-    def _end_span(self, outcome: Outcome, status: int | None) -> None:
+        if self.span is INVALID_SPAN:
+            return
         self.span.set_attribute("inference_store.outcome", outcome)
         if status is not None:
             self.span.set_attribute(_STATUS[self._transport], status)
@@ -202,13 +195,3 @@ class ObservedCall:
             has_failure_status = status is not None and (self._transport == "grpc" or status >= 500)
             traces.failed(self.span, str(status) if has_failure_status else "no_answer")
         self.span.end()
-
-
-def _begin_span(call: Call, upstream: str, describe: Describe) -> Span:
-    attributes, headers = describe()
-    ours = {
-        "inference_store.protocol": call.protocol.name,
-        "inference_store.upstream": upstream,
-    }
-    name = f"{call.protocol.name} {call.kind}"
-    return traces.begin(name, SpanKind.SERVER, {**attributes, **ours}, headers=headers)

@@ -8,28 +8,22 @@ import asyncio
 import gc
 import signal
 import time
-
-import structlog
+from typing import Any
 
 from inference_store.platform.admin_port import AdminApp
-from inference_store.platform.serving import (
-    Connections,
-    Heartbeat,
-    build_connections,
-    in_background,
-)
+from inference_store.platform.serving import Heartbeat, build_connections, in_background
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
+from inference_store.platform.uvicorn_server import GuardedServer
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import (
     Configuration,
     build_configuration,
     read_configuration_file,
 )
-from inference_store.proxy.grpc import Calls
-from inference_store.proxy.grpc_port import open_grpc_port
+from inference_store.proxy.grpc import Calls, open_grpc_port
 from inference_store.proxy.omi_bridge import open_bridges
-from inference_store.proxy.rest import Forwarding, Server, build_server
-from inference_store.proxy.rest_messages import Stripping, Upstreams
+from inference_store.proxy.rest import Forwarding, build_server
+from inference_store.proxy.rest_messages import Stripping, open_upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
 
 _BEAT_SECONDS = 1.0
@@ -37,7 +31,6 @@ _BEAT_SECONDS = 1.0
 _CALLS_SHARE = 0.5
 # Callers over REST, callers over gRPC, and upstreams share the open files.
 _OPEN_FILES = 3
-_log = structlog.get_logger()
 
 
 async def serve(settings: ProxySettings) -> None:
@@ -48,12 +41,11 @@ async def serve(settings: ProxySettings) -> None:
     configuration = read_configuration(settings)
     heartbeat = Heartbeat()
     captures = Captures(settings, configuration.models)
-    connections = build_connections(settings, "proxy", shares=_OPEN_FILES)
-    ports = _Ports(connections, Calls(settings.connections))
+    ports = _Ports(settings, captures)
     checks = {
         "ports": ports.why_closed,
         "capture start": captures.find_start_error,
-        "connections": connections.why_full,
+        "connections": ports.connections.why_full,
         "gRPC calls": ports.calls.why_full,
     }
     admin = AdminApp("proxy", checks, heartbeat, spares=captures.waits, metrics=captures.metrics)
@@ -64,12 +56,9 @@ async def serve(settings: ProxySettings) -> None:
         # Objects of the start stay: garbage collection skips them.
         gc.collect()
         gc.freeze()
-        message_bytes = settings.proxy_grpc_message_bytes
-        async with (
-            in_background(_keep_beating(heartbeat)),
-            open_bridges(configuration, message_bytes) as bridged,
-        ):
-            ended = await _serve(settings, bridged, captures, stop, ports)
+        bridging = open_bridges(configuration, settings.proxy_grpc_message_bytes)
+        async with in_background(_keep_beating(heartbeat)), bridging as bridged:
+            ended = await ports.serve(bridged, stop)
     finally:
         spent_seconds = 0.0 if ended is None else time.monotonic() - ended
         await captures.stop(max(1.0, settings.proxy_grace_seconds - spent_seconds))
@@ -79,54 +68,39 @@ async def serve(settings: ProxySettings) -> None:
 class _Ports:
     """The ports of a proxy: it is ready only while they take calls."""
 
-    def __init__(self, connections: Connections, calls: Calls) -> None:
-        self.connections = connections
-        self.calls = calls
-        self.rest: Server | None = None
+    def __init__(self, settings: ProxySettings, captures: Captures) -> None:
+        self._settings, self._captures = settings, captures
+        self.connections = build_connections(settings, "proxy", shares=_OPEN_FILES)
+        self.calls = Calls(settings.connections)
+        self._rest: GuardedServer | None = None
 
     async def why_closed(self) -> str | None:
         """Return why the ports are closed; None if they are open. The gRPC port opens first."""
-        if self.rest is None or not self.rest.listening.is_set():
+        if self._rest is None or not self._rest.started:
             return "not open yet"
-        return "no new calls: the proxy ends" if self.rest.should_exit else None
+        return "no new calls: the proxy ends" if self._rest.should_exit else None
 
-
-async def _serve(
-    settings: ProxySettings,
-    configuration: Configuration,
-    captures: Captures,
-    stop: asyncio.Event,
-    ports: _Ports,
-) -> float:
-    """Serve both ports until they have to stop; return when that was (monotonic seconds)."""
-    prefixes = PathPrefixes(_split_names(settings.proxy_path_prefixes))
-    routing = Routing(configuration, prefixes)
-    upstreams = Upstreams(configuration.upstreams)
-    grace = settings.proxy_grace_seconds * _CALLS_SHARE
-    stripping = Stripping(settings.proxy_capture_bytes)
-    app = Forwarding(routing, upstreams, captures.begin, stripping)
-    rest = build_server(app, settings, ports.connections, grace_seconds=grace)
-    try:
-        close_grpc = await open_grpc_port(
-            settings,
-            configuration,
-            routing,
-            captures,
-            connections=ports.connections,
-            calls=ports.calls,
-        )
-        ports.rest = rest
-        serving = asyncio.create_task(rest.serve())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        ended = time.monotonic()
-        rest.should_exit = True
-        captures.speed_up()
-        await asyncio.gather(serving, close_grpc(grace))
-        stopping.cancel()
-        return ended
-    finally:
-        await upstreams.close()
+    async def serve(self, configuration: Configuration, stop: asyncio.Event) -> float:
+        """Serve until they have to stop; return when that was (monotonic seconds)."""
+        settings, captures = self._settings, self._captures
+        routing = Routing(configuration, PathPrefixes(_split_names(settings.proxy_path_prefixes)))
+        grace = settings.proxy_grace_seconds * _CALLS_SHARE
+        stripping = Stripping(settings.proxy_capture_bytes)
+        async with open_upstreams(configuration.upstreams) as upstreams:
+            app = Forwarding(routing, upstreams, captures.begin, stripping)
+            rest = build_server(app, settings, self.connections, grace_seconds=grace)
+            limits: dict[str, Any] = {"connections": self.connections, "calls": self.calls}
+            close_grpc = await open_grpc_port(settings, configuration, routing, captures, **limits)
+            self._rest = rest
+            serving = asyncio.create_task(rest.serve())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            ended = time.monotonic()
+            rest.should_exit = True
+            captures.speed_up()
+            await asyncio.gather(serving, close_grpc(grace))
+            stopping.cancel()
+            return ended
 
 
 def read_configuration(settings: UpstreamSettings) -> Configuration:

@@ -13,7 +13,7 @@ from inference_store.platform.serving import Connections
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.configuration import Configuration, Rules, UpstreamEntry
 from inference_store.proxy.rest import Forwarding, build_server
-from inference_store.proxy.rest_messages import Stripping, Upstreams
+from inference_store.proxy.rest_messages import Stripping, open_upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
 from tests.fake_captures import FakeCaptures
 from tests.servers.certificates import Pair
@@ -66,11 +66,9 @@ async def proxy(
         **upstream,
     }
     entry = UpstreamEntry(name="one", protocols=("v2",), **fields)
-    upstreams = Upstreams([entry])
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
     routing = Routing(Configuration([entry], [model] if model else []), prefixes)
     begin: Any = (captures or FakeCaptures()).begin
-    app = Forwarding(routing, upstreams, begin, stripping := Stripping(strip_bytes))
     settings = make_settings(
         ProxySettings,
         proxy_upstream="http://up",
@@ -79,16 +77,25 @@ async def proxy(
         proxy_tls_certificate_file=None if own is None else own.certificate,
         proxy_tls_key_file=None if own is None else own.key,
     )
-    server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
-    serving = asyncio.create_task(server.serve())
-    try:
-        await asyncio.wait_for(server.listening.wait(), DEADLINE)
-        yield server.port
-    finally:
-        server.should_exit = True
-        await serving
-        await upstreams.close()
-        assert stripping.free == strip_bytes
+    stripping = Stripping(strip_bytes)
+    async with open_upstreams([entry]) as upstreams:
+        app = Forwarding(routing, upstreams, begin, stripping)
+        server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
+        serving = asyncio.create_task(server.serve())
+        try:
+            await asyncio.wait_for(_wait_until_open(settings.proxy_port), DEADLINE)
+            yield settings.proxy_port
+        finally:
+            server.should_exit = True
+            await serving
+    assert stripping.free == strip_bytes
+
+
+async def _wait_until_open(port: int) -> None:
+    while True:
+        with suppress(ConnectionError):
+            return (await asyncio.open_connection("127.0.0.1", port))[1].close()
+        await asyncio.sleep(0.01)
 
 
 @dataclass

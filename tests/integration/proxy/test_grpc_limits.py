@@ -13,8 +13,8 @@ import pytest
 
 from inference_store.platform.metrics import SHOWN
 from inference_store.platform.serving import Connections
-from inference_store.proxy.grpc import Calls, limit_connections
-from inference_store.proxy.grpc.server import Caller, close_surplus
+from inference_store.proxy.grpc import Calls
+from inference_store.proxy.grpc.server import Caller, close_surplus, limit_connections
 from tests.polling import until
 
 from .grpc_upstream import (

@@ -10,7 +10,8 @@ from aiohttp import ClientSession, web
 
 from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.grpc_port import open_channel, read_server_credentials
+from inference_store.proxy.grpc import channel
+from inference_store.proxy.grpc.server import read_server_credentials
 from tests.fake_captures import FakeCaptures
 from tests.servers.certificates import Authority, Pair
 
@@ -106,8 +107,8 @@ async def _grpc_server(credentials: grpc.ServerCredentials) -> AsyncIterator[int
 async def _call_grpc(port: int, **entry: Any) -> grpc.StatusCode | None:
     target = f"grpcs://127.0.0.1:{port}"
     described = UpstreamEntry(name="one", grpc=target, **entry)
-    async with open_channel(described, target, 1 << 20) as channel:
-        result = await call_unary(channel, INFER, b"asked", timeout=SECONDS)
+    async with channel(target, described) as opened:
+        result = await call_unary(opened, INFER, b"asked", timeout=SECONDS)
     assert result.messages == ([b"asked"] if result.code is grpc.StatusCode.OK else [])
     return result.code
 

@@ -21,8 +21,7 @@ from inference_store.proxy.configuration import (
     join_redactions,
 )
 from inference_store.proxy.exchange import Transport, from_header
-from inference_store.proxy.grpc import Calls
-from inference_store.proxy.grpc_port import open_grpc_port
+from inference_store.proxy.grpc import Calls, open_grpc_port
 from inference_store.proxy.routing import PathPrefixes, Routing, normalize
 from tests.settings import make_settings
 

@@ -1,12 +1,9 @@
 """gRPC in front of any model server: bytes pass both ways without being decoded."""
 
-from .server import MESSAGE_BYTES, Calls, channel, is_connected, limit_connections, server
-
-__all__ = [
-    "MESSAGE_BYTES",
-    "Calls",
-    "channel",
-    "is_connected",
-    "limit_connections",
-    "server",
-]
+from .server import MESSAGE_BYTES as MESSAGE_BYTES
+from .server import Calls as Calls
+from .server import channel as channel
+from .server import is_connected as is_connected
+from .server import list_limits as list_limits
+from .server import open_grpc_port as open_grpc_port
+from .server import server as server

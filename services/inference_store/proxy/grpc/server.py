@@ -1,5 +1,5 @@
-"""The server for callers: it answers every method of every service, within limits of calls and of
-connections by address.
+"""The gRPC port: it answers every method of every service in front of any model server, within
+limits of calls and of connections by address. Bytes pass both ways without being decoded.
 
 gRPC's server limits the total of connections, but does not list them. The process's open files do:
 a connection is a socket that does not listen, with the port at its own end and a caller at the
@@ -10,22 +10,27 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import grpc
+import structlog
 from grpc import ChannelConnectivity, StatusCode
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.platform import traces
+from inference_store.platform.freed_memory import keep_releasing
 from inference_store.platform.metrics import REFUSED_CALLS
-from inference_store.platform.serving import Connections, Shares
+from inference_store.platform.serving import Connections, PortTaken, Shares
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
+from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.protocols.omi import RUN
-from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Route
+from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Route, Routing
 
 from .captured_call import (
     METHODS,
@@ -33,25 +38,42 @@ from .captured_call import (
     STATUS,
     UNKNOWN,
     Context,
-    FindRoute,
     Method,
-    UpstreamCall,
-    cancelled_if_gone,
-    fail,
-    number,
+    abort,
     read_names,
-    refuse,
     select_metadata,
 )
-from .captured_stream import RecordedCall, exchange_messages
+from .captured_stream import RecordedCall, UpstreamCall
 
+FindRoute: TypeAlias = Callable[[str, str | None, str | None], Route]
+"""Returns the route of a method, a model and a version (None if the request does not name it)."""
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
+Caller: TypeAlias = tuple[str, int]
+"""An address and a port."""
 MESSAGE_BYTES: Final = 256 << 20
 """The largest message that is forwarded by default: a larger one is refused, not cut."""
 _METADATA_BYTES: Final = 1 << 20
-_RECONNECT_MILLISECONDS: Final = 1_000
+_CHANNEL_OPTIONS: Final = (
+    # a call is forwarded once: only the caller may repeat it
+    ("grpc.enable_retries", 0),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+)
+_SERVER_OPTIONS: Final = (
+    # The upstream decides how callers may keep a connection alive.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),
+    # A connection without a call ends in time, and so does one without a handshake.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    # Otherwise two proxies on one port would silently share its calls.
+    ("grpc.so_reuseport", 0),
+)
+_log = structlog.get_logger()
 
 
-def options(message_bytes: int = MESSAGE_BYTES) -> Sequence[tuple[str, int]]:
+def list_limits(message_bytes: int) -> tuple[tuple[str, int], ...]:
     """Return the options of clients and servers: gRPC's default limits (4 MiB, and 8 KiB of
     metadata) would apply instead of the upstream's."""
     return (
@@ -63,33 +85,30 @@ def options(message_bytes: int = MESSAGE_BYTES) -> Sequence[tuple[str, int]]:
 
 
 def channel(
-    target: str,
-    *,
-    credentials: grpc.ChannelCredentials | None = None,
-    message_bytes: int = MESSAGE_BYTES,
+    target: str, entry: UpstreamEntry | None = None, message_bytes: int = MESSAGE_BYTES
 ) -> grpc.aio.Channel:
-    """Return a channel to `host:port`; it connects when first used, and again when the upstream is
-    available again. Call it inside the loop."""
-    all_options = (
-        *options(message_bytes),
-        # a call is forwarded once: only the caller may repeat it
-        ("grpc.enable_retries", 0),
-        ("grpc.max_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
-        ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MILLISECONDS // 10),
-        ("grpc.min_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
-    )
-    if credentials is None:
-        return grpc.aio.insecure_channel(target, options=all_options)
-    return grpc.aio.secure_channel(target, credentials, options=all_options)
+    """Return a channel to an upstream; `target` has the form of its entry. It connects when first
+    used, and again when the upstream is available again. Call it inside the loop."""
+    address = target.removeprefix("grpcs://").removeprefix("grpc://")
+    options = (*list_limits(message_bytes), *_CHANNEL_OPTIONS)
+    if not target.startswith("grpcs://"):
+        return grpc.aio.insecure_channel(address, options=options)
+    files = (entry.ca_file, entry.key_file, entry.certificate_file) if entry else ()
+    contents = [None if path is None else path.read_bytes() for path in files]
+    credentials = grpc.ssl_channel_credentials(*contents)
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
-Channels: TypeAlias = Mapping[str, grpc.aio.Channel]
-"""The channels by the names of their upstreams; another upstream does not answer gRPC."""
-Caller: TypeAlias = tuple[str, int]
-"""An address and a port."""
-
-_OPEN_FILES: Final = "/dev/fd"
-_EVERY_SECONDS: Final = 1.0
+async def is_connected(channel: grpc.aio.Channel, seconds: float = 5.0) -> bool:
+    """Return whether there is a connection, to distinguish a dropped connection from a missing
+    one."""
+    state = channel.get_state(try_to_connect=True)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while state in {ChannelConnectivity.IDLE, ChannelConnectivity.CONNECTING}:
+                await channel.wait_for_state_change(state)
+                state = channel.get_state()
+    return state is ChannelConnectivity.READY
 
 
 async def limit_connections(
@@ -102,7 +121,7 @@ async def limit_connections(
     accepted = accepted or set()
     while True:
         accepted = close_surplus(port, connections, accepted)
-        await asyncio.sleep(_EVERY_SECONDS)
+        await asyncio.sleep(1.0)
 
 
 def close_surplus(port: int, connections: Connections, earlier: set[Caller]) -> set[Caller]:
@@ -111,58 +130,32 @@ def close_surplus(port: int, connections: Connections, earlier: set[Caller]) -> 
     `earlier`: those that stayed last time; they have precedence.
     """
     staying: set[Caller] = set()
-    by_address: Counter[str] = Counter()
-    for caller, file_number in sorted(_list_callers(port), key=lambda item: item[0] not in earlier):
-        if by_address[caller[0]] < connections.most_of_one:
-            by_address[caller[0]] += 1
-            staying.add(caller)
-        elif _close(file_number, caller, port):
-            connections.refuse("address")
+    found: dict[Caller, socket.socket] = {}
+    with ExitStack() as stack:
+        for name in os.listdir("/dev/fd"):
+            # others may close the file meanwhile, but not its duplicate
+            with suppress(OSError), ExitStack() as duplicate:
+                number = os.dup(int(name))
+                duplicate.callback(os.close, number)
+                connection = socket.socket(fileno=number)
+                duplicate.pop_all()
+                duplicate.enter_context(connection)
+                is_ip = connection.family in {socket.AF_INET, socket.AF_INET6}
+                if is_ip and connection.getsockname()[1] == port:
+                    address, caller_port, *_ = connection.getpeername()
+                    # a duplicate may have the number of a file that was listed
+                    found[address, caller_port] = connection
+                    stack.enter_context(duplicate.pop_all())
+        by_address: Counter[str] = Counter()
+        for caller, connection in sorted(found.items(), key=lambda item: item[0] not in earlier):
+            if by_address[caller[0]] < connections.most_of_one:
+                by_address[caller[0]] += 1
+                staying.add(caller)
+                continue
+            with suppress(OSError):  # the caller has closed it
+                connection.shutdown(socket.SHUT_RDWR)  # for gRPC, too
+                connections.refuse("address")
     return staying
-
-
-def _list_callers(port: int) -> Iterator[tuple[Caller, int]]:
-    for name in os.listdir(_OPEN_FILES):
-        with suppress(OSError), _duplicate(int(name)) as connection:
-            if (caller := _find_caller(connection, port)) is not None:
-                yield caller, int(name)
-
-
-def _close(number: int, caller: Caller, port: int) -> bool:
-    """Shut down a caller's connection, for gRPC, too; return False if the caller had already closed
-    it."""
-    with suppress(OSError), _duplicate(number) as connection:
-        if _find_caller(connection, port) == caller:
-            connection.shutdown(socket.SHUT_RDWR)
-            return True
-    return False
-
-
-def _duplicate(number: int) -> socket.socket:
-    """Return a duplicate of the socket of an open file, which others may close meanwhile. Raises
-    OSError if it is not a socket."""
-    duplicate = os.dup(number)
-    try:
-        return socket.socket(fileno=duplicate)
-    except OSError:
-        os.close(duplicate)
-        raise
-
-
-def _find_caller(connection: socket.socket, port: int) -> Caller | None:
-    """Return the caller at the other end; None if this is not a connection of the port. Raises
-    OSError if the socket listens."""
-    if connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return None
-    if connection.getsockname()[1] != port:
-        return None
-    address, caller_port, *_ = connection.getpeername()
-    return address, caller_port
-
-
-MOST_CALLS: Final = 4096
-MESSAGE_SECONDS: Final = 300.0
-FIRST_MESSAGE_SECONDS: Final = 1.0
 
 
 class Calls(Shares):
@@ -171,11 +164,11 @@ class Calls(Shares):
 
     def __init__(
         self,
-        most: int = MOST_CALLS,
+        most: int = 4096,
         *,
         most_of_one: int | None = None,
-        message_seconds: float = MESSAGE_SECONDS,
-        first_message_seconds: float = FIRST_MESSAGE_SECONDS,
+        message_seconds: float = 300.0,
+        first_message_seconds: float = 1.0,
     ) -> None:
         """`most` in total, `most_of_one` from one address (None: half of them); a call with a
         single message may take `message_seconds` to send it. A stream that the upstream refused
@@ -185,212 +178,165 @@ class Calls(Shares):
         self.message_seconds = message_seconds
         self.first_message_seconds = first_message_seconds
 
-    def take(self, peer: str) -> str | None:
-        """Count a call until its task ends, and return None; or return why there is no room for it.
-        Call it in the task of that call, before its messages are read. `peer`: gRPC's name of the
-        caller, which ends with a port."""
-        address = peer.rpartition(":")[0]
+    async def take(self, context: Context) -> None:
+        """Count a call until its task ends, or refuse it. Call it in the task of that call, before
+        its messages are read."""
+        address = context.peer().rpartition(":")[0]  # without the port
         if (limit := self.hold(address)) is not None:
             REFUSED_CALLS.inc()
             whose = "from one address " if limit == "address" else "under way "
-            return f"the proxy has as many calls {whose}as it may: try again later"
+            sentence = f"the proxy has as many calls {whose}as it may: try again later"
+            await abort(context, StatusCode.RESOURCE_EXHAUSTED, sentence)
         task: asyncio.Task[Any] | None = asyncio.current_task()
         if task is not None:
             task.add_done_callback(lambda _: self.release(address))
-        return None
 
 
-# Forwards the bytes of calls both ways without decoding them.
-#
-# The caller's answer never waits for capture: an exchange is handed over after the call's status is
-# sent.
+# How a call ends whose connection was dropped.
+_DROPPED: Final = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.UNKNOWN})
+_LONGEST: Final = 256
 
 
-class Forwarding:
-    """The handler of every method."""
+class Forwarding(grpc.GenericRpcHandler):
+    """The handler of every method, without serializers: messages are bytes.
+
+    The caller's answer never waits for capture: an exchange is handed over after the call's status
+    is sent.
+    """
 
     def __init__(
-        self, find: FindRoute, channels: Channels, captures: Captures, calls: Calls
+        self,
+        find: FindRoute,
+        channels: Mapping[str, grpc.aio.Channel],
+        captures: Captures,
+        calls: Calls,
     ) -> None:
-        self._find_route, self._channels = find, channels
-        self._captures = captures
+        """`channels` by the names of their upstreams; another upstream does not answer gRPC."""
+        self._find, self._channels, self._captures = find, channels, captures
         self._calls = calls
         self._omi_versions: dict[str, str] = {}
         """The versions by upstream, from the last Status that passed through."""
 
-    async def unary(self, path: str, method: Method, _: Any, context: Context) -> bytes:
-        """Forward a call with one message each way."""
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        path = handler_call_details.method
+        method = METHODS.get(path, UNKNOWN)
+        # the single message of a stream can be awaited with a time limit
+        build: Any = grpc.stream_stream_rpc_method_handler
+        behaviour: Callable[..., Any] = self._stream
+        if method.unary:
+            build, behaviour = grpc.stream_unary_rpc_method_handler, self._unary
+        handler: Handler = build(partial(behaviour, path, method))
+        return handler
+
+    async def _unary(self, path: str, method: Method, _: Any, context: Context) -> bytes:
+        await self._calls.take(context)
         request = await self._read_message(context)
-        if request is None:
-            await fail(context)
-            return b""
-        target = self._find_target(path, method, request)
-        if target is None or (path == SHUTDOWN and not target.upstream.allow_shutdown):
-            refuse(context, target)
-            await fail(context)
-            return b""
-        recorded = RecordedCall(self._captures, lambda _: target, path, context)
-        recorded.record_request(request)
-        observe(target, path, context, recorded)
-        upstream = self._channels[target.upstream.name]
-        may_drop = path == SHUTDOWN and await is_connected(upstream)
-        ask: Any = upstream.unary_unary(path)
-        call: UpstreamCall = ask(request, **_options(target, context))
-        try:
-            answer = await _read_answer(call)
-            if answer is None and may_drop and await call.code() in _DROPPED:
-                recorded.record_end(number(StatusCode.OK), None)
+        route = await self._choose(path, method, request, context)
+        if path == SHUTDOWN and not route.upstream.allow_shutdown:
+            sentence = "Shutdown is not passed on: the proxy's configuration can allow it"
+            await abort(context, StatusCode.PERMISSION_DENIED, sentence)
+        upstream = self._channels[route.upstream.name]
+        with self._record(route, lambda _: route, path, context) as recorded:
+            recorded.record_request(request)
+            may_drop = path == SHUTDOWN and await is_connected(upstream)
+            ask: Any = upstream.unary_unary(path)
+            call: UpstreamCall = ask(request, **_options(route, context))
+            answer = b""
+            with suppress(grpc.aio.AioRpcError):  # the call has its status
+                answer = await call
+            code = await call.code()
+            if may_drop and code in _DROPPED:
+                recorded.record_end(0, None)
                 # the answer that the container did not send: accepted
                 closed = "The container closed the connection."
-                response = message("ShutdownResponse")(
-                    status_code=202, status="Accepted", message=closed
-                )
-                return bytes(response.SerializeToString())
-            await _finish(call, context, recorded, answer or b"")
-        except asyncio.CancelledError:
-            recorded.record_cut_off()
-            raise
-        if path == STATUS and (status := parsed("StatusResponse", answer or b"")) is not None:
+                fields = {"status_code": 202, "status": "Accepted", "message": closed}
+                return bytes(message("ShutdownResponse")(**fields).SerializeToString())
+            if code is StatusCode.OK:
+                recorded.record_response(answer)
+            if initial := select_metadata(await call.initial_metadata()):
+                await context.send_initial_metadata(initial)
+            await recorded.finish(call)
+        if path == STATUS and (status := parsed("StatusResponse", answer)) is not None:
             version = status.model_info.model_version[:_LONGEST]
-            self._omi_versions |= {target.upstream.name: version} if version else {}
-        await fail(context)
-        return answer or b""
+            self._omi_versions |= {route.upstream.name: version} if version else {}
+        if code is not StatusCode.OK:
+            await abort(context, code)
+        return answer
 
-    async def stream(self, path: str, method: Method, _: Any, context: Context) -> None:
-        """Forward a call with any number of messages each way."""
-        if not self._has_room(context):
-            return
+    async def _stream(self, path: str, method: Method, _: Any, context: Context) -> None:
+        await self._calls.take(context)
         # its first message decides its upstream
         first = await context.read() if len(self._channels) > 1 and method.model else None
-        target = self._find_target(path, method, first)
-        if target is None:
-            refuse(context, target)
-            return
-        # each request names its model
-        recorded = RecordedCall(
-            self._captures, lambda msg: self._find_target(path, method, msg), path, context
-        )
-        observe(target, path, context, recorded)
-        upstream = self._channels[target.upstream.name]
-        call: UpstreamCall = upstream.stream_stream(path)(**_options(target, context))
-        try:
-            seconds = self._calls.first_message_seconds
-            await exchange_messages(first, context, call, recorded, seconds)
-        except asyncio.CancelledError:
-            recorded.record_cut_off()
-            raise
-        except grpc.aio.BaseError:  # the caller is gone
-            recorded.record_cut_off()
-            return
-        await recorded.end(call)
+        route = await self._choose(path, method, first, context)
+        find = partial(self._find_route, path, method)  # each request names its model
+        with self._record(route, find, path, context) as recorded:
+            upstream: Any = self._channels[route.upstream.name].stream_stream(path)
+            call: UpstreamCall = upstream(**_options(route, context))
+            await recorded.relay(first, call, self._calls.first_message_seconds)
+            await recorded.finish(call)
 
-    def _has_room(self, context: Context) -> bool:
-        """Return whether the call is taken; if not, set its status."""
-        reason = self._calls.take(context.peer())
-        if reason is not None:
-            context.set_code(StatusCode.RESOURCE_EXHAUSTED)
-            context.set_details(reason)
-        return reason is None
-
-    async def _read_message(self, context: Context) -> bytes | None:
-        """Read the message of a call that has one; if it is refused, set its status and return
-        None."""
-        if not self._has_room(context):
-            return None
+    async def _read_message(self, context: Context) -> bytes:
         seconds = self._calls.message_seconds
         try:
             async with asyncio.timeout(seconds):
-                message: Any = await context.read()
+                read: Any = await context.read()
         except TimeoutError:
-            context.set_code(StatusCode.DEADLINE_EXCEEDED)
-            context.set_details(f"the request was not whole after {seconds:g} s")
-            return None
-        if message is grpc.aio.EOF:
-            context.set_code(StatusCode.INVALID_ARGUMENT)
-            context.set_details("this method takes one message, and the request has none")
-            return None
-        return bytes(message)
+            sentence = f"the request was not whole after {seconds:g} s"
+            await abort(context, StatusCode.DEADLINE_EXCEEDED, sentence)
+        if read is grpc.aio.EOF:
+            sentence = "this method takes one message, and the request has none"
+            await abort(context, StatusCode.INVALID_ARGUMENT, sentence)
+        return bytes(read)
 
-    def _find_target(self, path: str, method: Method, first: Any) -> Route | None:
+    async def _choose(self, path: str, method: Method, first: Any, context: Context) -> Route:
+        route = self._find_route(path, method, first)
+        if route is None:
+            sentence = "no upstream of this proxy serves that model"
+            await abort(context, StatusCode.NOT_FOUND, sentence)
+        return route
+
+    def _find_route(self, path: str, method: Method, first: Any) -> Route | None:
+        """Return the route by a request's message; None if no upstream serves the model."""
         model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
-        target = self._find_route(path, *model_and_version)
-        if target.upstream.name not in self._channels:
+        route = self._find(path, *model_and_version)
+        if route.upstream.name not in self._channels:
             return None
-        version = self._omi_versions.get(target.upstream.name)
-        if path != RUN or target.call is None or version is None:
-            return target
-        return replace(target, call=replace(target.call, version=version))
+        version = self._omi_versions.get(route.upstream.name)
+        if path != RUN or route.call is None or version is None:
+            return route
+        return replace(route, call=replace(route.call, version=version))
+
+    @contextmanager
+    def _record(
+        self, route: Route, find: Callable[[bytes], Route | None], path: str, context: Context
+    ) -> Iterator[RecordedCall]:
+        recorded = RecordedCall(self._captures, find, path, context)
+        observed = ObservedCall("grpc", route, partial(_describe, path, context))
+
+        def end(_: object) -> None:
+            observed.end(_OUTCOMES.get(recorded.code, "refused"), recorded.code)
+
+        add_done_callback: Any = context.add_done_callback  # the stubs require a class's instance
+        add_done_callback(end)
+        try:
+            yield recorded
+        except asyncio.CancelledError:
+            recorded.record_cut_off()
+            raise
+        except grpc.aio.BaseError as exc:  # the caller is gone: noticed only by writing
+            recorded.record_cut_off()
+            raise asyncio.CancelledError from exc
 
 
-async def _read_answer(call: UpstreamCall) -> bytes | None:
-    """Return the message of an answer; None if the call failed."""
-    try:
-        answer: bytes = await call
-    except grpc.aio.AioRpcError:
-        return None
-    return answer
-
-
-async def _finish(
-    call: UpstreamCall, context: Context, recorded: RecordedCall, answer: bytes
-) -> None:
-    if await call.code() is StatusCode.OK:
-        recorded.record_response(answer)
-    if initial := select_metadata(await call.initial_metadata()):
-        with cancelled_if_gone():
-            await context.send_initial_metadata(initial)
-    await recorded.end(call)
-
-
-def _options(target: Route, context: Context) -> dict[str, Any]:
+def _options(route: Route, context: Context) -> dict[str, Any]:
     """Return the options of a request: its metadata, and the time that is left for it."""
     # a stream may be endless, and an unknown call may be a stream
-    is_single = target.call is not None and target.call.kind == "infer"
-    limits = [target.upstream.read_seconds] if is_single else []
+    is_single = route.call is not None and route.call.kind == "infer"
+    limits = [route.upstream.read_seconds] if is_single else []
     if (remaining := context.time_remaining()) is not None:
         limits.append(remaining)
-    return {
-        "metadata": select_metadata(context.invocation_metadata()),
-        "timeout": min(limits, default=None),
-    }
-
-
-_LONGEST: Final = 256
-
-
-_SECONDS: Final = 5.0
-_UNDECIDED: Final = frozenset({ChannelConnectivity.IDLE, ChannelConnectivity.CONNECTING})
-# How a call ends whose connection was dropped.
-_DROPPED: Final = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.UNKNOWN})
-
-
-async def is_connected(channel: grpc.aio.Channel, seconds: float = _SECONDS) -> bool:
-    """Return whether there is a connection, to distinguish a dropped connection from a missing
-    one."""
-    state = channel.get_state(try_to_connect=True)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while state in _UNDECIDED:
-                await channel.wait_for_state_change(state)
-                state = channel.get_state()
-    return state is ChannelConnectivity.READY
-
-
-# Codes of a server that are not the caller's mistake.
-_FAILED: Final = frozenset(
-    number(code)
-    for code in (
-        *(StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED, StatusCode.INTERNAL),
-        *(StatusCode.UNAVAILABLE, StatusCode.DATA_LOSS),
-    )
-)
-
-
-def observe(target: Route, path: str, context: Context, recorded: RecordedCall) -> None:
-    """Observe a call from now on; `recorded` knows its status code at the end."""
-    observed = ObservedCall("grpc", target, lambda: _describe(path, context))
-    add_done_callback: Any = context.add_done_callback  # the stubs require an instance of a class
-    add_done_callback(lambda _: observed.end(_classify(recorded.code), recorded.code))
+    metadata = select_metadata(context.invocation_metadata())
+    return {"metadata": metadata, "timeout": min(limits, default=None)}
 
 
 def _describe(path: str, context: Context) -> tuple[traces.Attributes, Mapping[str, str]]:
@@ -403,68 +349,106 @@ def _describe(path: str, context: Context) -> tuple[traces.Attributes, Mapping[s
     }
 
 
-def _classify(code: int | None) -> Outcome:
-    if code == number(StatusCode.OK):
-        return "ok"
-    if code == number(StatusCode.CANCELLED):
-        return "gone"
-    return "failed" if code is None or code in _FAILED else "refused"
-
-
-Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-_OPTIONS: Final = (
-    # The upstream decides how callers may keep a connection alive.
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_ping_strikes", 0),
-    # A connection without a call ends in time, and so does one without a handshake.
-    ("grpc.server_handshake_timeout_ms", 20_000),
-    ("grpc.max_connection_idle_ms", 600_000),
-    # Otherwise two proxies on one port would silently share its calls.
-    ("grpc.so_reuseport", 0),
-)
-
-
-class _EveryMethod(grpc.GenericRpcHandler):
-    """A handler for every method, without serializers: messages are bytes."""
-
-    def __init__(self, forwarding: Forwarding) -> None:
-        self._forwarding = forwarding
-        self._handlers = {path: self._handler(path, method) for path, method in METHODS.items()}
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        path = handler_call_details.method
-        return self._handlers.get(path) or self._handler(path, UNKNOWN)
-
-    def _handler(self, path: str, method: Method) -> Handler:
-        # the single message of a stream can be awaited with a time limit
-        build: Any = grpc.stream_stream_rpc_method_handler
-        behaviour: Callable[..., Any] = self._forwarding.stream
-        if method.unary:
-            build, behaviour = grpc.stream_unary_rpc_method_handler, self._forwarding.unary
-        handler: Handler = build(partial(behaviour, path, method))
-        return handler
+# Others are the caller's mistake.
+_OUTCOMES: Final[Mapping[int | None, Outcome]] = {
+    None: "failed",
+    StatusCode.OK.value[0]: "ok",
+    StatusCode.CANCELLED.value[0]: "gone",
+    StatusCode.UNKNOWN.value[0]: "failed",
+    StatusCode.DEADLINE_EXCEEDED.value[0]: "failed",
+    StatusCode.INTERNAL.value[0]: "failed",
+    StatusCode.UNAVAILABLE.value[0]: "failed",
+    StatusCode.DATA_LOSS.value[0]: "failed",
+}
 
 
 def server(
     find: FindRoute,
-    channels: Channels,
+    channels: Mapping[str, grpc.aio.Channel],
     captures: Captures,
     *,
     message_bytes: int = MESSAGE_BYTES,
     calls: Calls | None = None,
-    most_connections: int = MOST_CALLS,
+    most_connections: int = 4096,
 ) -> grpc.aio.Server:
     """Return a server without ports: add them, start it, and stop it with a grace, inside the loop.
 
     `most_connections`: the most at once; others are closed. `calls`: those without room are refused
     with RESOURCE_EXHAUSTED.
     """
+    most = ("grpc.max_allowed_incoming_connections", most_connections)
     forwarding = Forwarding(find, channels, captures, calls or Calls())
-    return grpc.aio.server(
-        handlers=(_EveryMethod(forwarding),),
-        options=(
-            *options(message_bytes),
-            *_OPTIONS,
-            ("grpc.max_allowed_incoming_connections", most_connections),
-        ),
+    options = (*list_limits(message_bytes), *_SERVER_OPTIONS, most)
+    return grpc.aio.server(handlers=(forwarding,), options=options)
+
+
+async def open_grpc_port(
+    settings: ProxySettings,
+    configuration: Configuration,
+    routing: Routing,
+    captures: Captures,
+    *,
+    connections: Connections,
+    calls: Calls,
+) -> Callable[[float], Awaitable[object]]:
+    """Open the port if an upstream answers gRPC, with a channel to each, inside the running loop.
+    Return what closes it: it takes no new calls, and gives those in progress so many seconds.
+    Raises PortTaken."""
+    upstreams = [entry for entry in configuration.upstreams if entry.grpc is not None]
+    if not upstreams:
+        return lambda _: asyncio.sleep(0)
+    most = settings.proxy_grpc_message_bytes
+    channels: dict[str, grpc.aio.Channel] = {}
+    grpc_server = server(
+        partial(routing.route, "grpc", "POST"),
+        channels,
+        captures,
+        message_bytes=most,
+        calls=calls,
+        most_connections=connections.most,
     )
+    port = _listen(grpc_server, settings)
+    channels |= {entry.name: channel(entry.grpc or "", entry, most) for entry in upstreams}
+    await grpc_server.start()
+    work = (limit_connections(port, connections), keep_releasing())
+    tasks = [asyncio.create_task(each) for each in work]
+    _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
+
+    async def close(grace_seconds: float) -> None:
+        for task in tasks:
+            task.cancel()
+        await grpc_server.stop(grace_seconds)
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+    return close
+
+
+def _listen(grpc_server: grpc.aio.Server, settings: ProxySettings) -> int:
+    address = f"{settings.proxy_host}:{settings.proxy_grpc_port}"
+    certificate, key = settings.proxy_tls_certificate_file, settings.proxy_tls_key_file
+    try:
+        if certificate is None or key is None:
+            return grpc_server.add_insecure_port(address)
+        return grpc_server.add_secure_port(address, read_server_credentials(certificate, key))
+    except RuntimeError:  # gRPC writes its reason to stderr
+        raise PortTaken(
+            f"cannot listen on {address} for gRPC."
+            " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
+        ) from None
+
+
+def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
+    """Return what the port presents to callers; renewed files are read for the next connection."""
+    used = [(key.read_bytes(), certificate.read_bytes())]
+
+    def renew() -> grpc.ServerCertificateConfiguration | None:
+        with suppress(OSError):  # they are being renewed
+            pair = (key.read_bytes(), certificate.read_bytes())
+            if pair != used[0]:
+                used[0] = pair
+                return grpc.ssl_server_certificate_configuration([pair])
+        return None
+
+    first = grpc.ssl_server_certificate_configuration(used)
+    # None leaves the pair as it is, which its types do not say
+    return grpc.dynamic_ssl_server_credentials(first, renew)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     members = {"name": parameter_text(tensor.name), "shape": parameter_text(list(tensor.shape))}
     members["datatype"] = parameter_text(tensor.datatype)
     if parameters:
-        members["parameters"] = _object_json(parameters)
+        members["parameters"] = object_json(parameters)
     data, raw, why = data_json(tensor), tensor.raw, None
     if data is None and raw is None and tensor.values is not None:
         raw, why = tensors.encoded(tensor.datatype, tensor.values), "is left out: it is too large"
@@ -61,7 +61,7 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
         members["data_base64"], why = b'"' + b64encode(raw) + b'"', "is kept as data_base64"
     sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {why}"
     problem = Problem.unreadable(sentence, side) if why else None
-    return WrittenJson(_object_json(members), problem)
+    return WrittenJson(object_json(members), problem)
 
 
 def envelope_json(
@@ -75,12 +75,12 @@ def envelope_json(
     written = [tensor_json(tensor, side) for tensor in listed]
     texts = {name: parameter_text(it) for name, it in members.items() if it is not None}
     if parameters:
-        texts["parameters"] = _object_json(parameters)
+        texts["parameters"] = object_json(parameters)
     texts[list_name] = b"[" + b",".join(tensor.text for tensor in written) + b"]"
-    return WrittenJson(_object_json(texts), join_problems(tensor.problem for tensor in written))
+    return WrittenJson(object_json(texts), join_problems(tensor.problem for tensor in written))
 
 
-def _object_json(members: Mapping[str, bytes]) -> bytes:
+def object_json(members: Mapping[str, bytes]) -> bytes:
     """Write an object of values that are JSON text."""
     return b"{" + b",".join(parameter_text(it) + b":" + members[it] for it in members) + b"}"
 

@@ -20,8 +20,14 @@ from grpc import StatusCode
 from inference_store.grpc_messages import message
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
-from inference_store.proxy.omi_bridge import Bridge, open_bridges, start_bridge
-from inference_store.proxy.omi_container import Container, parse_seconds, read_status
+from inference_store.proxy.omi_bridge import (
+    Bridge,
+    Container,
+    open_bridges,
+    parse_seconds,
+    read_status,
+    start_bridge,
+)
 from inference_store.proxy.protocols import Reading
 from tests.exchanges import exchange
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange, read_by

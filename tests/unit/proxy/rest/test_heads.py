@@ -11,19 +11,12 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from inference_store.platform.metrics import SHOWN
-from inference_store.platform.serving import Connections, Limits
+from inference_store.platform.serving import Connections, Limits, Receive, Scope, Send
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED
-from inference_store.proxy.rest_messages import (
-    ForwardedHeads,
-    HeldRequest,
-    Receive,
-    Scope,
-    Send,
-    Stripping,
-)
+from inference_store.proxy.rest_messages import ForwardedHeads, Stripping
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -237,9 +230,8 @@ def read_count(why: str) -> float:
 
 def test_a_large_request_is_not_held() -> None:
     stripping, before = Stripping(MOST_STRIPPED * 2), read_count("large")
-    held = HeldRequest(stripping)
-    assert held.add(b"x" * MOST_STRIPPED)
-    assert not held.add(b"x")
+    assert stripping.take(0, MOST_STRIPPED)
+    assert not stripping.take(MOST_STRIPPED, 1)
     assert read_count("large") == before + 1
 
 
@@ -257,8 +249,8 @@ async def test_few_bodies_are_parsed_at_once() -> None:
         with lock:
             at_once -= 1
 
-    calls: list[Any] = [HeldRequest(stripping).strip_metadata(strip, []) for _ in range(8)]
-    assert await asyncio.gather(*calls) == [(b"", None)] * 8
+    calls: list[Any] = [stripping.strip(strip, b"", []) for _ in range(8)]
+    assert await asyncio.gather(*calls) == [None] * 8
     assert most == 2
 
 
