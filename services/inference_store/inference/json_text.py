@@ -8,9 +8,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import orjson
 
 Json: TypeAlias = Any  # dict | list | str | int | float | bool | None | Number
@@ -268,6 +271,29 @@ def items(text: bytes, span: Span) -> Iterator[Span]:
 def by_name(text: bytes, span: Span) -> dict[str, Span]:
     """Return the spans of the members' values; of a repeated name the last."""
     return {member.name: member.value for member in members(text, span)}
+
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SHORT: Final = 1024 * 1024
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def cut_members(text: bytes) -> dict[str, bytes]:
+    """Return the members' values of a JSON text as they are written; of a repeated name the last;
+    nothing of other values."""
+    try:
+        return {name: bytes(value) for name, value in _MEMBERS.decode(text).items()}
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):  # NaN, surrogates, no object
+        return {it.name: text[slice(*it.value)] for it in members(text, root(text))}
+
+
+def cut_items(text: bytes, most: int | None = None) -> list[bytes]:
+    """Return the elements of a JSON text as they are written, of many at least `most`; nothing of
+    other values."""
+    if most is None or len(text) <= _SHORT:
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return [bytes(value) for value in _ITEMS.decode(text)]
+    return [text[slice(*it)] for it in islice(items(text, root(text)), most)]
 
 
 def _name(text: bytes) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.inference import json_text
+from inference_store.inference.json_text import cut_items, cut_members
 from inference_store.proxy.capture.redaction import NEEDED, remove_parameters, select_headers
 from inference_store.proxy.exchange import Exchange, correct_headers
 from inference_store.proxy.protocols.documents import decoded
@@ -198,10 +198,10 @@ def _divide_items(text: bytes, reading: Reading) -> Iterator[Messages]:
     if reading.items is None:
         items = [line for line in text.split(b"\n") if line.strip()]
     else:
-        members = _read_members(text, json_text.root(text))
-        items = _read_items(members[reading.items])
+        members = cut_members(text)
+        items = cut_items(members[reading.items])
         if len(items) == 1:  # a list of prompts inside a list
-            before, items, after = b"[[", _read_items(items[0]), b"]]"
+            before, items, after = b"[[", cut_items(items[0]), b"]]"
     if len(items) != len(reading.inferences):
         raise _NotKept(f"`{reading.items or 'lines'}` does not divide by the inferences")
     for item in items:
@@ -209,20 +209,11 @@ def _divide_items(text: bytes, reading: Reading) -> Iterator[Messages]:
         yield [object_json(alone) if members else item], None
 
 
-def _read_members(text: bytes, span: json_text.Span) -> dict[str, bytes]:
-    """Return the values of an object; of a repeated name the last, which alone was read."""
-    return {name: text[slice(*at)] for name, at in json_text.by_name(text, span).items()}
-
-
-def _read_items(text: bytes) -> list[bytes]:
-    return [text[slice(*span)] for span in json_text.items(text, json_text.root(text))]
-
-
 def _divide_tensors(text: bytes, reading: Reading) -> Iterator[Messages]:
-    members = _read_members(text, json_text.root(text))
+    members = cut_members(text)
     if "inputs" not in members:
         raise _NotKept("the members of `generate` do not divide by the inferences")
-    objects = [_read_members(item, json_text.root(item)) for item in _read_items(members["inputs"])]
+    objects = [cut_members(item) for item in cut_items(members["inputs"])]
     for inputs in reading.shares:
         alone, tail = [], b""
         for tensor in inputs:

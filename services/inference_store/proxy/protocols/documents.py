@@ -14,7 +14,14 @@ import orjson
 
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_text import Json, UnreadableJson, read_json, write_json
+from inference_store.inference.json_text import (
+    Json,
+    UnreadableJson,
+    cut_items,
+    cut_members,
+    read_json,
+    write_json,
+)
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
 from .protocol import MOST_ERROR, NAMES, Problem
@@ -198,15 +205,14 @@ def member(raw: bytes, name: str) -> bytes | None:
     """Return the text of a JSON object's member; None if there is none, or it is not in UTF-8."""
     if not detect_encoding(raw).startswith("utf-8"):
         return None
-    span = json_text.by_name(raw, json_text.root(raw)).get(name)
-    return None if span is None else raw[slice(*span)]
+    return cut_members(raw).get(name)
 
 
 def elements(text: bytes | None, count: int) -> Sequence[bytes | None]:
     """Return the texts of the `count` elements of a list."""
     if text is None:
         return [None] * count
-    return [text[slice(*span)] for span in json_text.items(text, json_text.Span(0, len(text)))]
+    return cut_items(text)
 
 
 def as_object(value: Json) -> dict[str, Json]:

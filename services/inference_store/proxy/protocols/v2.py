@@ -9,12 +9,18 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final
 
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureKind, CaptureSide
-from inference_store.inference.json_text import Span, UnreadableJson, read_json, text_of
+from inference_store.inference.json_text import (
+    Span,
+    UnreadableJson,
+    cut_items,
+    cut_members,
+    read_json,
+    text_of,
+)
 from inference_store.proxy.exchange import Body, Exchange, Headers, correct_headers, header
 
 from . import documents, protocol
@@ -41,7 +47,7 @@ class Message:
     def __init__(self, text: bytes, tail: bytes = b"") -> None:
         read_json(text)
         self._whole, self._text, self._tail, self._at = text, text.strip(), tail, 0
-        self._members = json_text.by_name(self._text, Span(0, len(self._text)))
+        self._members = cut_members(self._text)
         if not self._text.startswith(b"{"):
             raise NotV2("it is no JSON object")
 
@@ -69,36 +75,35 @@ class Message:
 
     def _head(self) -> dict[str, Any]:
         names = {"model": "model_name", "version": "model_version", "id": "id"}
-        parameters = _cut_members(self._text, self._members.get("parameters", Span(0, 0)))
+        parameters = cut_members(self._members.get("parameters", b"null"))
         return {it: self._read_text(names[it]) for it in names} | {"parameters": parameters}
 
     def _read_text(self, name: str) -> str | None:
-        span = self._members.get(name)
-        return None if span is None else _read_text(self._text[slice(*span)])
+        text = self._members.get(name)
+        return None if text is None else _read_text(text)
 
     def _tensors(self, name: str, flat: bool) -> list[Tensor]:
-        span = self._members.get(name)
-        if flat and span is None:
+        text = self._members.get(name)
+        if flat and text is None:
             members = [member for member in self._members.items() if member[0] not in _NOT_TENSORS]
-            return [_read_flat_tensor(it, self._text[slice(*span)]) for it, span in members]
-        if span is None or not self._text.startswith(b"[", span.start):
+            return [_read_flat_tensor(*member) for member in members]
+        if text is None or not text.startswith(b"["):
             raise NotV2(f"`{name}` is not a list")
-        spans = list(islice(json_text.items(self._text, span), _MOST_TENSORS + 1))
-        if len(spans) > _MOST_TENSORS:
+        items = cut_items(text, _MOST_TENSORS + 1)
+        if len(items) > _MOST_TENSORS:
             raise NotV2(f"`{name}` has more than {_MOST_TENSORS} elements")
-        return [self._read_tensor(item, name, at) for at, item in enumerate(spans)]
+        return [self._read_tensor(item, name, at) for at, item in enumerate(items)]
 
-    def _read_tensor(self, span: Span, of: str, position: int) -> Tensor:
-        if not self._text.startswith(b"{", span.start):
+    def _read_tensor(self, text: bytes, of: str, position: int) -> Tensor:
+        if not text.startswith(b"{"):
             raise NotV2(f"an element of `{of}` is not an object")
-        members = _cut_members(self._text, span)
-        parameters = members.get("parameters", b"null")
+        members = cut_members(text)
         tensor = Tensor(
             position=position,
             name=_read_text(members.get("name", b"null")) or "",
             datatype=_read_text(members.get("datatype", b"null")) or "",
             shape=_read_shape(members.get("shape", b"null")),
-            parameters=_cut_members(parameters, Span(0, len(parameters))),
+            parameters=cut_members(members.get("parameters", b"null")),
             data=None if members.get("data") == b"null" else members.get("data"),
         )
         size = tensor.parameters.get("binary_data_size", b"")
@@ -112,13 +117,9 @@ class Message:
 def _read_flat_tensor(name: str, text: bytes) -> Tensor:
     """Return a member's value as a tensor; strings are BYTES, other values have no datatype."""
     data = text if text.startswith(b"[") else b"[" + text + b"]"
-    shape = (sum(1 for _ in json_text.items(data, Span(0, len(data)))),)
+    shape = (len(cut_items(data)),)
     is_text = data[1:].lstrip().startswith(b'"')
     return Tensor(name=name, datatype=BYTES if is_text else "", shape=shape, data=data)
-
-
-def _cut_members(text: bytes, span: Span) -> dict[str, bytes]:
-    return {it.name: text[slice(*it.value)] for it in json_text.members(text, span)}
 
 
 def _read_text(text: bytes) -> str | None:
