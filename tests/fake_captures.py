@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.routing import Route
@@ -18,6 +19,7 @@ class FakeCaptures:
     """The largest request that is kept."""
     refused: Collection[int] = ()
     """The numbers of the exchanges for which there is no room."""
+    queue: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(is_needed=False))
     heads: list[int] = field(default_factory=list)
     """The sizes of the heads of calls."""
     begun: int = 0

@@ -6,7 +6,7 @@ and only then hand the exchange over. Whatever capture does, the caller has its 
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from inference_store.platform import traces
 from inference_store.platform.serving import Connections, Receive, Scope, Send, build_limits, listen
 from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer, build_config
-from inference_store.proxy.capture import Reservation, head_size, id_for_answer
+from inference_store.proxy.capture import Captures, Reservation, head_size, id_for_answer
 from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.rest_messages import (
     CONNECTION,
@@ -60,12 +60,13 @@ class Forwarding:
 
     routing: Routing
     upstreams: Mapping[str, Upstream]
-    begin: Callable[[int, int], Reservation | None]
-    """Makes a reservation for the sizes of a body and a head; None if there is no memory."""
+    captures: Captures
     stripping: Stripping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            if self.captures.queue.is_needed and scope["method"] == "POST":
+                await self.captures.queue.wait(read_length(scope["headers"]) or 0)
             await ForwardedCall(self, scope, receive, send).run()
 
 
@@ -91,7 +92,7 @@ class ForwardedCall:
         if route.call:
             exchange.request_headers = as_text(self._headers)
             head = len(path) + len(exchange.query) + head_size(exchange.request_headers)
-            self._reservation = app.begin(length, head)
+            self._reservation = app.captures.begin(length, head)
         self._captured_request = CapturedBody(exchange.request, self._reservation, length)
         self._captured_answer = CapturedBody(exchange.response, self._reservation)
         self._stripping, self._held = app.stripping, 0

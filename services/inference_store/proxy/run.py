@@ -87,7 +87,7 @@ class _Ports:
         grace = settings.proxy_grace_seconds * _CALLS_SHARE
         stripping = Stripping(settings.proxy_capture_bytes)
         async with open_upstreams(configuration.upstreams) as upstreams:
-            app = Forwarding(routing, upstreams, captures.begin, stripping)
+            app = Forwarding(routing, upstreams, captures, stripping)
             rest = build_server(app, settings, self.connections, grace_seconds=grace)
             limits: dict[str, Any] = {"connections": self.connections, "calls": self.calls}
             close_grpc = await open_grpc_port(settings, configuration, routing, captures, **limits)

@@ -68,7 +68,7 @@ async def proxy(
     entry = UpstreamEntry(name="one", protocols=("v2",), **fields)
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
     routing = Routing(Configuration([entry], [model] if model else []), prefixes)
-    begin: Any = (captures or FakeCaptures()).begin
+    recording: Any = captures or FakeCaptures()
     settings = make_settings(
         ProxySettings,
         proxy_upstream="http://up",
@@ -79,7 +79,7 @@ async def proxy(
     )
     stripping = Stripping(strip_bytes)
     async with open_upstreams([entry]) as upstreams:
-        app = Forwarding(routing, upstreams, begin, stripping)
+        app = Forwarding(routing, upstreams, recording, stripping)
         server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
         serving = asyncio.create_task(server.serve())
         try:

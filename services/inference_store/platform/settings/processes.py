@@ -255,6 +255,8 @@ class CaptureSettings(RedactionSettings, RegistryKeySettings):
         "captures"
     )
     """Key prefix of captured blobs."""
+    proxy_capture_wait_seconds: SecondsOrZero = 0.1
+    """How long a call may wait for room for its capture, on a busy processor. 0: none waits."""
     proxy_packing: Literal["on", "off"] = "on"
     """`on`: many captures of a model share an object, a segment; `off`: three objects each."""
     proxy_segment_bytes: Count = 8 * 1024 * 1024

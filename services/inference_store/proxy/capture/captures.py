@@ -8,6 +8,7 @@ it never takes the interpreter's lock from the loop that serves.
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -126,6 +127,66 @@ class Reservation:
             self.pass_through()
 
 
+# Calls wait if captures hold more than this share of the memory: the rest is for the bodies of
+# calls in progress.
+_CROWDED: Final = 3 / 4
+_LOOK_SECONDS: Final = 0.002
+# How often it is asked whether a server is unavailable.
+_ASK_SECONDS: Final = 0.5
+# So long no call waits after one has waited in vain.
+_PATIENCE_SECONDS: Final = 10.0
+
+
+class Queue:
+    """Calls that wait a moment until there is room for their capture. So a busy processor is shared
+    between serving and capturing, instead of serving all calls and capturing few.
+
+    None waits longer than `seconds`, and none at all while a server is unavailable, or for a while
+    after nothing became free: what is missing then is not a processor's time.
+    """
+
+    def __init__(self, budget: Budget, seconds: float, is_away: Callable[[], bool]) -> None:
+        self._budget, self._seconds, self._is_away = budget, seconds, is_away
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._looking: asyncio.TimerHandle | None = None
+        self._patient_from = self._asked = 0.0
+
+    @property
+    def is_needed(self) -> bool:
+        """True if a call that is to be captured should call `wait`."""
+        return bool(self._waiting) or self._budget.held > self._budget.limit * _CROWDED
+
+    async def wait(self, size: int) -> None:
+        """Wait until there is room for `size` bytes, and those before have theirs; not long."""
+        loop = asyncio.get_running_loop()
+        if loop.time() > self._asked + _ASK_SECONDS:
+            self._asked = loop.time()
+            if self._is_away():
+                self._patient_from = self._asked + _ASK_SECONDS
+        if loop.time() < self._patient_from or not self._seconds:
+            return
+        turn, freed = loop.create_future(), self._budget.freed
+        self._waiting.append((turn, size))
+        self._looking = self._looking or loop.call_later(_LOOK_SECONDS, self._look)
+        await asyncio.wait({turn}, timeout=self._seconds)
+        if not turn.done():
+            turn.cancel()
+            if self._budget.freed == freed:
+                self._patient_from = loop.time() + _PATIENCE_SECONDS
+
+    def _look(self) -> None:
+        """Let the first calls go on that there is room for."""
+        room = self._budget.limit * _CROWDED - self._budget.held
+        while self._waiting and (self._waiting[0][0].done() or self._waiting[0][1] <= room):
+            turn, size = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                room -= size
+        self._looking = None
+        if self._waiting:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+
+
 # A capture process writes its status as soon as it has begun.
 _SILENT_SECONDS: Final = 10.0
 # Longest wait for Kafka to take a report in the place of the capture process.
@@ -155,6 +216,10 @@ class Captures:
         self._counts = Counts(self.producer, self.producer, now, self._counters.values)
         self._budget = Budget(self._counters.values, settings.proxy_capture_bytes)
         self._body_bytes = settings.proxy_body_bytes
+        self.queue = Queue(
+            self._budget, settings.proxy_capture_wait_seconds, lambda: bool(self._find_away())
+        )
+        """Calls that wait for room."""
         self._refuse = partial(self._counts.refuse, "no_budget")
         self._lock = -1
         self._process = CaptureProcess(
@@ -307,5 +372,9 @@ class Captures:
         return process.find_failure
 
     async def _find_server_error(self, server: Server) -> str | None:
-        why: str | None = self._read_status().get("unavailable", {}).get(server)
-        return why
+        return self._find_away().get(server)
+
+    def _find_away(self) -> Mapping[Server, str]:
+        """Return why servers are unavailable, by server."""
+        away: Mapping[Server, str] = self._read_status().get("unavailable", {})
+        return away

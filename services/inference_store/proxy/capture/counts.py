@@ -266,6 +266,11 @@ class Budget:
         """Bytes held now."""
         return self._values[CounterId.TAKEN] - self._values[CounterId.FREED]
 
+    @property
+    def freed(self) -> int:
+        """Bytes that the capture process has freed since the start."""
+        return self._values[CounterId.FREED]
+
     def take(self, size: int) -> bool:
         """Reserve bytes, in the serving process; return False and reserve none if that would exceed
         the limit."""

@@ -232,6 +232,8 @@ class Forwarding(grpc.GenericRpcHandler):
         await self._calls.take(context)
         request = await self._read_message(context)
         route = await self._choose(path, method, request, context)
+        if route.call and self._captures.queue.is_needed:
+            await self._captures.queue.wait(len(request))
         if path == SHUTDOWN and not route.upstream.allow_shutdown:
             sentence = "Shutdown is not passed on: the proxy's configuration can allow it"
             await abort(context, StatusCode.PERMISSION_DENIED, sentence)

@@ -18,7 +18,8 @@ from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import __main__ as capturing
 from inference_store.proxy.capture import process
 from inference_store.proxy.capture.__main__ import UPLOAD_THREADS
-from inference_store.proxy.capture.captures import MOST_CHUNKS, OVERHEAD, PART, Captures
+from inference_store.proxy.capture.captures import MOST_CHUNKS, OVERHEAD, PART, Captures, Queue
+from inference_store.proxy.capture.counts import COUNTER_COUNT, Budget, CounterId
 from inference_store.proxy.configuration import Rules, Sampling
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call
@@ -274,6 +275,44 @@ async def test_a_last_report_that_kafka_missed_comes_with_the_next_one(tmp_path:
     of_first = [report for report in log.reports if report.reporter == first.producer]
     assert [(r.final, r.seen, r.spooled) for r in of_first] == [(True, 4, 4)]
     assert len(log.events) == 4
+
+
+async def test_calls_wait_in_turn_while_captures_are_behind() -> None:
+    values = [0] * COUNTER_COUNT
+    budget = Budget(values, 100)
+    assert budget.take(90)
+    queue = Queue(budget, PATIENT, lambda: False)
+    assert queue.is_needed
+    turns: list[int] = []
+
+    async def call(number: int) -> None:
+        await queue.wait(30)
+        turns.append(number)
+        assert budget.take(30)
+
+    calls = [asyncio.create_task(call(number)) for number in (1, 2)]
+    await asyncio.sleep(0)
+    budget.free(50)
+    await calls[0]
+    assert turns == [1]  # there is no room for both
+    budget.free(40)
+    await calls[1]
+    assert not queue.is_needed
+    assert values[CounterId.TAKEN] - values[CounterId.FREED] == 60
+
+
+async def test_no_call_waits_for_a_server_or_twice_in_vain() -> None:
+    budget = Budget([0] * COUNTER_COUNT, 100)
+    assert budget.take(90)
+    away = Queue(budget, PATIENT, lambda: True)
+    off = Queue(budget, 0, lambda: False)
+    for queue in (away, off, Queue(budget, 0.01, lambda: False)):
+        assert queue.is_needed
+        await queue.wait(30)
+    last = Queue(budget, 0.01, lambda: False)
+    await last.wait(30)
+    last._seconds = PATIENT
+    await last.wait(30)  # nothing became free meanwhile
 
 
 async def test_heads_and_parts_count_against_the_budget() -> None:
