@@ -255,7 +255,7 @@ class CaptureSettings(RedactionSettings, RegistryKeySettings):
         "captures"
     )
     """Key prefix of captured blobs."""
-    proxy_capture_wait_seconds: SecondsOrZero = 0.1
+    proxy_capture_wait_seconds: SecondsOrZero = 0.5
     """How long a call may wait for room for its capture, on a busy processor. 0: none waits."""
     proxy_packing: Literal["on", "off"] = "on"
     """`on`: many captures of a model share an object, a segment; `off`: three objects each."""

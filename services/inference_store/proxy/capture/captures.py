@@ -133,7 +133,8 @@ _CROWDED: Final = 3 / 4
 _LOOK_SECONDS: Final = 0.002
 # How often it is asked whether a server is unavailable.
 _ASK_SECONDS: Final = 0.5
-# So long no call waits after one has waited in vain.
+# If nothing becomes free for so long, no call waits for a while.
+_STUCK_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 10.0
 
 
@@ -149,7 +150,8 @@ class Queue:
         self._budget, self._seconds, self._is_away = budget, seconds, is_away
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._looking: asyncio.TimerHandle | None = None
-        self._patient_from = self._asked = 0.0
+        self._patient_from = self._asked = self._moved = 0.0
+        self._freed = 0
 
     @property
     def is_needed(self) -> bool:
@@ -165,13 +167,14 @@ class Queue:
                 self._patient_from = self._asked + _ASK_SECONDS
         if loop.time() < self._patient_from or not self._seconds:
             return
-        turn, freed = loop.create_future(), self._budget.freed
+        turn = loop.create_future()
+        self._moved = self._moved if self._waiting else loop.time()
         self._waiting.append((turn, size))
         self._looking = self._looking or loop.call_later(_LOOK_SECONDS, self._look)
         await asyncio.wait({turn}, timeout=self._seconds)
         if not turn.done():
             turn.cancel()
-            if self._budget.freed == freed:
+            if loop.time() > self._moved + _STUCK_SECONDS:
                 self._patient_from = loop.time() + _PATIENCE_SECONDS
 
     def _look(self) -> None:
@@ -182,9 +185,11 @@ class Queue:
             if not turn.done():
                 turn.set_result(None)
                 room -= size
-        self._looking = None
+        loop, self._looking = asyncio.get_running_loop(), None
+        if self._budget.freed != self._freed:
+            self._freed, self._moved = self._budget.freed, loop.time()
         if self._waiting:
-            self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+            self._looking = loop.call_later(_LOOK_SECONDS, self._look)
 
 
 # A capture process writes its status as soon as it has begun.
