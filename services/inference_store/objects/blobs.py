@@ -505,8 +505,10 @@ class Blobs:
                     raise BlobMissing(f"{key}: {exc.code}") from exc
                 raise
             try:
-                size = int(answer.headers["Content-Range"].rpartition("/")[2])
-                return memoryview(answer.read(decode_content=False)), size
+                read = memoryview(answer.read(decode_content=False))
+                if (given := answer.headers.get("Content-Range")) is None:  # all of it
+                    return read[start:end], len(read)
+                return read, int(given.rpartition("/")[2])
             finally:
                 answer.close()
                 answer.release_conn()
