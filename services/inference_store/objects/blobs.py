@@ -491,7 +491,7 @@ class Blobs:
 
     def _read_range(self, key: StorageKey, start: int, end: int) -> tuple[memoryview, int]:
         """Return a range of an object, and its size, with whichever client can."""
-        if not self._has_odd_ranges:
+        if is_plain(key.key) and not self._has_odd_ranges:
             try:
                 return get_range(self._store(key.bucket), key, start, end)
             except RangesOdd:

@@ -15,17 +15,18 @@ from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
+from inference_store.operations.reconcile import orphans
 from inference_store.platform.settings import ApiSettings, KafkaSettings
 from tests.integration.api.api_client import Api
 from tests.integration.api.people import download, list_parts, read_export, request_export
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
 from tests.integration.retention.exported import read_contents
-from tests.integration.retention.stored import Storing, ago
+from tests.integration.retention.stored import Storing, ago, place_hold
 from tests.integration.stored_inferences import NewInference, store
 from tests.producer import Segment, capture, pack
 from tests.servers.minio import S3
 from tests.settings import make_settings
-from tests.transactions import opened
+from tests.transactions import opened, transact
 from tests.unit.api.thumbnails.pictures import make_picture
 
 from .conftest import Command, Reconcile
@@ -140,11 +141,13 @@ async def test_compares_segments_with_what_names_them(
         key = StorageKey(storing.bucket, segment.key)
         storing.blobs.put(key, tar, content_type="application/x-tar")
     engine, bucket = storing.engine, storing.bucket
+    models = {}
     for segment in (whole, lost, cut):
-        await store(engine, *list_inferences(bucket, segment))
+        models["people-detector"] = await store(engine, *list_inferences(bucket, segment))
     # a stranger's inference names a member that is not its own
     foreign = f"{bucket}/{strange.members[0]['data']}"
-    await store(engine, NewInference("odd", at, model_id="stranger", keys=(foreign, None, None)))
+    odd = NewInference("odd", at, model_id="stranger", keys=(foreign, None, None))
+    models["stranger"] = await store(engine, odd)
     partition_id = PartitionId(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
     letter = Record(partition_id, 1, at, None, parked.events[0], ())
     async with engine.begin() as connection:
@@ -160,3 +163,11 @@ async def test_compares_segments_with_what_names_them(
     assert by_kind == {"orphan": [f"s3://{bucket}/{orphan.key}"], "missing": missing}
     assert (reconciliation.count("objects"), reconciliation.count("awaited")) == (5, 1)
     assert reconciliation.count("named") == 3 * 4 * 3 + 1
+    # it is erased as one object, unless a hold may be meant for its model
+    keys = {f"s3://{bucket}/{segment.key}" for segment in (whole, cut, strange, orphan)}
+    doomed = [f"s3://{bucket}/{orphan.key}"]
+    assert await transact(engine, orphans.judge, reconciliation.id, keys) == (doomed, [])
+    await place_hold(engine, models["stranger"], "ok")
+    assert await transact(engine, orphans.judge, reconciliation.id, keys) == (doomed, [])
+    await place_hold(engine, models["people-detector"], "ok")
+    assert await transact(engine, orphans.judge, reconciliation.id, keys) == ([], doomed)
