@@ -20,7 +20,7 @@ from inference_store.platform.settings import ApiSettings, KafkaSettings
 from tests.integration.api.api_client import Api
 from tests.integration.api.people import download, list_parts, read_export, request_export
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
-from tests.integration.retention.exported import read_contents
+from tests.integration.retention.exported import read_contents, read_links
 from tests.integration.retention.stored import Storing, ago, place_hold
 from tests.integration.stored_inferences import NewInference, store
 from tests.producer import Segment, capture, pack
@@ -92,9 +92,12 @@ async def check_reads(api: Api, *segments: Segment) -> None:
 
 
 async def check_copies(api: Api, *segments: Segment) -> None:
-    """Check exports of every format that copies blobs."""
+    """Check exports of every format that copies blobs, or has links to them."""
     formats = [format.name for format in PART_FORMATS.values() if format.copied]
     exports = {name: await request_export(api, format=name, blobs="copy") for name in formats}
+    linking = {
+        name: await request_export(api, format=name, blobs="links") for name in ("chariot", "csv")
+    }
     await api.run_retention()
     expected = sorted(DATA * len(segments))
     for format, export in exports.items():
@@ -104,6 +107,10 @@ async def check_copies(api: Api, *segments: Segment) -> None:
         contents = [read_contents(format, part) for part in parts]
         copied = [blobs["data"] or b"" for some in contents for blobs in some.values()]
         assert sorted(copied) == expected, format
+    for format, export in linking.items():
+        parts = [await download(part) for part in await list_parts(api, export)]
+        links = [link for part in parts for link in read_links(format, part)]
+        assert sorted([(await api.get(link)).content for link in links]) == expected, format
 
 
 def list_inferences(bucket: str, segment: Segment) -> list[NewInference]:
