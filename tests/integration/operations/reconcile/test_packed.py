@@ -2,19 +2,23 @@
 
 import json
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
+from inference_store.index.tables import blob_reference, inference
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
+from inference_store.objects.segments import BLOCK, ERASED, make_header
 from inference_store.operations.reconcile import orphans
 from inference_store.platform.settings import ApiSettings, KafkaSettings
 from tests.integration.api.api_client import Api
@@ -65,6 +69,8 @@ async def test_packed_captures_are_ingested_read_copied_and_rebuilt(
     service.stop()
     await check_reads(api, first, second)
     await check_copies(api, first, second)
+    await move_metadata(api, first, 1)
+    await move_metadata(api, first, 2, is_erased=True)
     before = await read_everything(api.engine)
     async with opened(empty) as again:
         code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
@@ -72,6 +78,34 @@ async def test_packed_captures_are_ingested_read_copied_and_rebuilt(
         assert await read_everything(again) == before
     code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
     assert (code, report["counts"]["present"]) == (0, 12)
+
+
+async def move_metadata(
+    api: Api, segment: Segment, number: int, *, is_erased: bool = False
+) -> None:
+    """Leave what an edit of packed metadata leaves; or else the erasure of an input."""
+    members, key = segment.members[number], StorageKey(api.bucket, segment.key)
+    tar = bytearray(api.blobs.get(key, limit=len(segment.tar)))
+    old = members["metadata"]
+    document = json.loads(tar[old.offset :][: old.length])
+    if is_erased:
+        del document["request"]
+        for gone in (members["data"], old):
+            written = make_header(ERASED, gone.length, 0) + bytes(gone.length)
+            tar[gone.offset - BLOCK : gone.offset + gone.length] = written
+        api.put_blob(segment.key, bytes(tar))
+    here = inference.c
+    own = here.data_storage_key == f"s3://{api.bucket}/{members['data']}"
+    async with api.engine.begin() as connection:
+        query = select(here.model, here.uid).where(own)
+        owner = dict((await connection.execute(query)).one()._mapping)
+        place = api.put_blob(f"metadata/model/{owner['uid']}", json.dumps(document).encode())
+        changes: dict[str, Any] = {"metadata_storage_key": f"s3://{place}"}
+        changes |= {"data_deleted_at": func.now()} if is_erased else {}
+        await connection.execute(inference.update().where(own).values(changes))
+        for name in [place] if is_erased else [place, f"{api.bucket}/{old}"]:
+            reference = owner | {"storage_key": f"s3://{name}"}
+            await connection.execute(blob_reference.insert().values(reference))
 
 
 async def check_reads(api: Api, *segments: Segment) -> None:
