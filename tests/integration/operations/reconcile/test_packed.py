@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta
+from tarfile import BLOCKSIZE, USTAR_FORMAT, TarInfo
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,6 @@ from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
-from inference_store.objects.segments import BLOCK, ERASED, make_header
 from inference_store.operations.reconcile import orphans
 from inference_store.platform.settings import ApiSettings, KafkaSettings
 from tests.integration.api.api_client import Api
@@ -91,8 +91,10 @@ async def move_metadata(
     if is_erased:
         del document["request"]
         for gone in (members["data"], old):
-            written = make_header(ERASED, gone.length, 0) + bytes(gone.length)
-            tar[gone.offset - BLOCK : gone.offset + gone.length] = written
+            header = TarInfo("erased")
+            header.size = gone.length
+            written = header.tobuf(USTAR_FORMAT) + bytes(gone.length)
+            tar[gone.offset - BLOCKSIZE : gone.offset + gone.length] = written
         api.put_blob(segment.key, bytes(tar))
     here = inference.c
     own = here.data_storage_key == f"s3://{api.bucket}/{members['data']}"
