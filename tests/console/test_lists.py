@@ -79,7 +79,7 @@ def test_starts_and_follows_a_comparison(open_page: OpenPage) -> None:
     expect(page.get_by_role("status").first).to_have_text(
         re.compile("Bucket and index agree|orphans|missing"), timeout=180_000
     )
-    expect(page.get_by_text("objects that rows name")).to_be_visible()
+    expect(page.get_by_text("blobs that rows name")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d+ stored \+ 0 rebuilt"))).to_be_visible()
     page.get_by_role("link", name=re.compile("Missing")).click()
     expect(page).to_have_url(re.compile(r"\?kind=missing$"))

@@ -10,14 +10,14 @@ export type Finding = Schemas["Finding"];
 /** What a comparison finds, and how it is said. The first is what a count is called in `counts`. */
 export const KINDS: { kind: string; count: string; title: string; words: string }[] = [
   { kind: "orphan", count: "orphans", title: "Orphans", words: "Objects in the bucket that nothing in the index names." },
-  { kind: "missing", count: "missing", title: "Missing", words: "Objects that rows name and that are not in the bucket." },
+  { kind: "missing", count: "missing", title: "Missing", words: "Blobs that rows name and that are not in the bucket." },
   { kind: "unreadable", count: "unreadable", title: "Unreadable", words: "Objects that a rebuild could not read." },
 ];
 
 /** Counts that are no fault, in words. */
 export const COUNTS: Record<string, string> = {
   objects: "objects listed in the bucket",
-  named: "objects that rows name",
+  named: "blobs that rows name",
   young: "too new to be checked",
   awaited: "named by a dead letter or a parked event",
   unjudged: "not checked: their events may still arrive",

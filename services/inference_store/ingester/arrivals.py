@@ -20,7 +20,6 @@ from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
-from inference_store.inference.events.event import find_object
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.query.deadline import OutOfTime
 from inference_store.query.unstored import Truths, evaluate
@@ -129,7 +128,7 @@ async def _sort_candidates(
 def _keys(item: Indexable) -> set[str]:
     """Return the keys of an inference's blobs, and of the objects that hold them."""
     keys = {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
-    return keys | {find_object(key)[0] for key in keys}
+    return keys | {key.partition("#")[0] for key in keys}
 
 
 def _wait_for(key: str, item: Indexable, detail: str = "") -> MissingBlob:

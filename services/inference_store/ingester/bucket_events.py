@@ -206,19 +206,19 @@ def _of_metadata(number: int, source: Found, blob: bytes, there: set[str]) -> Ca
 
 
 def _of_edited(number: int, source: Found, blob: bytes) -> Carried | None:
-    """Return the event of a capture of a segment whose metadata were written anew; None: it is
-    carried by another object too."""
+    """Return the event of a packed capture whose metadata left its segment with its input; None: it
+    is carried by another object."""
     try:
         event, document = _event_in(blob)
     except (ValueError, UnreadableJson):
         return None
-    if document["event"].get("metadata_storage_key") != "":
+    if document["event"].get("metadata_storage_key") != "" or REQUEST in document:
         return None
     return Carried(
         source.place,
         Record(_NOWHERE, number, source.modified_at, None, event),
         metadata=_alone(blob),
-        input_deleted_at=None if REQUEST in document else source.modified_at,
+        input_deleted_at=source.modified_at,
         places=Places({"metadata": source.place}),
     )
 

@@ -16,13 +16,14 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import bindparam
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.rows import delete_part
 from inference_store.index.accounting import Outcome
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.sidecars import Sidecar
-from inference_store.index.tables import inference
+from inference_store.index.tables import blob_reference, inference
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
@@ -180,6 +181,7 @@ class Rebuild:
                     connection, page.reads, one_by_one=one_by_one
                 )
                 await self._forget_inputs(connection, page, stored)
+                await _keep_edited(connection, page, stored)
                 counts.update(_counted(arrivals, stored))
                 left = [(read, rejection.detail) for read, rejection in arrivals.dead]
                 left += [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
@@ -221,6 +223,22 @@ class Rebuild:
             )
             rows = [{"of": uid, "at": at} for uid, at in uids.items()]
             await connection.execute(at_their_time, rows)
+
+
+async def _keep_edited(
+    connection: AsyncConnection, page: Listing, stored: Sequence[tuple[ReadRecord, Outcome]]
+) -> None:
+    """Refer to metadata in segments that an edit has replaced: they go with their inference."""
+    rows = []
+    for read, outcome in stored:
+        places, item = page.carried[read.record.offset].places, read.result
+        if outcome is Outcome.STORED and places is not None and isinstance(item, Indexable):
+            old = places.keys["metadata"]
+            if item.event.metadata != old:
+                row = {"model": item.registration.model, "uid": item.event.uid}
+                rows.append(row | {"storage_key": str(old)})
+    if rows:
+        await connection.execute(insert(blob_reference).on_conflict_do_nothing(), rows)
 
 
 def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -> Counter[str]:

@@ -519,7 +519,7 @@ class Blobs:
 
     def _read_range(self, key: StorageKey, start: int, end: int) -> tuple[memoryview, int]:
         """Return a range of an object, and its size, with whichever client can."""
-        if not self._has_odd_ranges:
+        if is_plain(key.key) and not self._has_odd_ranges:
             try:
                 return get_range(self._store(key.bucket), key, start, end)
             except RangesOdd:
@@ -533,8 +533,10 @@ class Blobs:
                     raise BlobMissing(f"{key}: {exc.code}") from exc
                 raise
             try:
-                size = int(answer.headers["Content-Range"].rpartition("/")[2])
-                return memoryview(answer.read(decode_content=False)), size
+                read = memoryview(answer.read(decode_content=False))
+                if (given := answer.headers.get("Content-Range")) is None:  # all of it
+                    return read[start:end], len(read)
+                return read, int(given.rpartition("/")[2])
             finally:
                 answer.close()
                 answer.release_conn()

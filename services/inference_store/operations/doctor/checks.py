@@ -170,8 +170,9 @@ def _check_versions(name: str, state: BucketState) -> Iterator[Finding]:
     if state.locked_days:
         yield warning(
             f"{name}: S3 locks every new object for {state.locked_days} days: until then no policy"
-            " and no erasure can delete it",
-            "Keep policies longer than that, or remove the bucket's default retention.",
+            " and no erasure can delete it, and of captures that are packed none goes before all",
+            "Keep policies longer than that, and let proxies write objects of their own"
+            " (INFERENCE_STORE_PROXY_PACKING=off); or remove the bucket's default retention.",
         )
 
 

@@ -20,7 +20,7 @@ from aiokafka.errors import KafkaError
 
 from inference_store.index import accounting
 from inference_store.inference.errors import ObjectStoreUnavailable
-from inference_store.inference.events import encode
+from inference_store.inference.events import StorageKey, encode
 from inference_store.inference.nearest import counted
 from inference_store.objects import Blobs
 from inference_store.operations.doctor.findings import (
@@ -119,13 +119,30 @@ def send_event(settings: DoctorSettings, api: Server, *, seconds: float) -> Iter
             for key, content in objects.values():
                 blobs.put(blobs.parse(key), content, content_type="application/octet-stream")
             yield f"three objects are in the bucket {settings.s3_bucket}"
+            yield _check_packing(blobs, *objects["data"])
             asyncio.run(_publish(settings, event, seconds))
-        except (ObjectStoreUnavailable, KafkaError, OSError):
+        except (StepFailed, ObjectStoreUnavailable, KafkaError, OSError):
             # no event names them: nobody else would ever delete them
             blobs.delete_objects([blobs.parse(key) for key, _ in objects.values()])
             raise
     yield f"the event of {inference_id} is on the topic {settings.kafka_topic}"
     yield from _follow(api, MODEL, inference_id, seconds=seconds, data=objects["data"][1])
+
+
+def _check_packing(blobs: Blobs, name: str, content: bytes) -> str:
+    """Check what captures need that are packed: reads of ranges. Return what was seen."""
+    key = blobs.parse(name)
+    if asyncio.run(_read_span(blobs, key, (1, 9))) != content[1:9]:
+        remedy = "Let proxies write objects of their own: INFERENCE_STORE_PROXY_PACKING=off."
+        raise StepFailed("the object store gives other bytes than the range asked for", remedy)
+    refuses = not blobs.put_new(key, content, content_type="application/octet-stream")
+    seen = "refuses to write what exists already" if refuses else "has no conditional writes"
+    return f"the object store gives ranges, and {seen}"
+
+
+async def _read_span(blobs: Blobs, key: StorageKey, span: tuple[int, int]) -> bytes:
+    stream = await blobs.stream(key, span)
+    return b"".join([piece async for piece in stream.pieces])
 
 
 def send_call(url: str, request: Any, model: str, api: Server, *, seconds: float) -> Iterator[str]:

@@ -189,7 +189,7 @@ class ApiSettings(
     presigned_urls: Literal["on", "off"] = "on"
     """`off`: `urls` point to the api, and blobs are read only through it."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
-    """Lifetime of a presigned link."""
+    """Lifetime of a link to a blob."""
     export_most_seconds: ClassVar[float] = 90 * 24 * 3600.0
     """How long an export can stay in the bucket at most."""
     export_confirm_above: ClassVar[int] = 1_000_000

@@ -2,30 +2,35 @@
 
 import json
 from datetime import datetime, timedelta
+from tarfile import BLOCKSIZE, USTAR_FORMAT, TarInfo
+from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
+from inference_store.index.tables import blob_reference, inference
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
+from inference_store.operations.reconcile import orphans
 from inference_store.platform.settings import ApiSettings, KafkaSettings
 from tests.integration.api.api_client import Api
 from tests.integration.api.people import download, list_parts, read_export, request_export
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
-from tests.integration.retention.exported import read_contents
-from tests.integration.retention.stored import Storing, ago
+from tests.integration.retention.exported import read_contents, read_links
+from tests.integration.retention.stored import Storing, ago, place_hold
 from tests.integration.stored_inferences import NewInference, store
 from tests.producer import Segment, capture, pack
 from tests.servers.minio import S3
 from tests.settings import make_settings
-from tests.transactions import opened
+from tests.transactions import opened, transact
 from tests.unit.api.thumbnails.pictures import make_picture
 
 from .conftest import Command, Reconcile
@@ -64,6 +69,8 @@ async def test_packed_captures_are_ingested_read_copied_and_rebuilt(
     service.stop()
     await check_reads(api, first, second)
     await check_copies(api, first, second)
+    await move_metadata(api, first, 1)
+    await move_metadata(api, first, 2, is_erased=True)
     before = await read_everything(api.engine)
     async with opened(empty) as again:
         code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
@@ -71,6 +78,36 @@ async def test_packed_captures_are_ingested_read_copied_and_rebuilt(
         assert await read_everything(again) == before
     code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
     assert (code, report["counts"]["present"]) == (0, 12)
+
+
+async def move_metadata(
+    api: Api, segment: Segment, number: int, *, is_erased: bool = False
+) -> None:
+    """Leave what an edit of packed metadata leaves; or else the erasure of an input."""
+    members, key = segment.members[number], StorageKey(api.bucket, segment.key)
+    tar = bytearray(api.blobs.get(key, limit=len(segment.tar)))
+    old = members["metadata"]
+    document = json.loads(tar[old.offset :][: old.length])
+    if is_erased:
+        del document["request"]
+        for gone in (members["data"], old):
+            header = TarInfo("erased")
+            header.size = gone.length
+            written = header.tobuf(USTAR_FORMAT) + bytes(gone.length)
+            tar[gone.offset - BLOCKSIZE : gone.offset + gone.length] = written
+        api.put_blob(segment.key, bytes(tar))
+    here = inference.c
+    own = here.data_storage_key == f"s3://{api.bucket}/{members['data']}"
+    async with api.engine.begin() as connection:
+        query = select(here.model, here.uid).where(own)
+        owner = dict((await connection.execute(query)).one()._mapping)
+        place = api.put_blob(f"metadata/model/{owner['uid']}", json.dumps(document).encode())
+        changes: dict[str, Any] = {"metadata_storage_key": f"s3://{place}"}
+        changes |= {"data_deleted_at": func.now()} if is_erased else {}
+        await connection.execute(inference.update().where(own).values(changes))
+        for name in [place] if is_erased else [place, f"{api.bucket}/{old}"]:
+            reference = owner | {"storage_key": f"s3://{name}"}
+            await connection.execute(blob_reference.insert().values(reference))
 
 
 async def check_reads(api: Api, *segments: Segment) -> None:
@@ -91,9 +128,12 @@ async def check_reads(api: Api, *segments: Segment) -> None:
 
 
 async def check_copies(api: Api, *segments: Segment) -> None:
-    """Check exports of every format that copies blobs."""
+    """Check exports of every format that copies blobs, or has links to them."""
     formats = [format.name for format in PART_FORMATS.values() if format.copied]
     exports = {name: await request_export(api, format=name, blobs="copy") for name in formats}
+    linking = {
+        name: await request_export(api, format=name, blobs="links") for name in ("chariot", "csv")
+    }
     await api.run_retention()
     expected = sorted(DATA * len(segments))
     for format, export in exports.items():
@@ -103,6 +143,10 @@ async def check_copies(api: Api, *segments: Segment) -> None:
         contents = [read_contents(format, part) for part in parts]
         copied = [blobs["data"] or b"" for some in contents for blobs in some.values()]
         assert sorted(copied) == expected, format
+    for format, export in linking.items():
+        parts = [await download(part) for part in await list_parts(api, export)]
+        links = [link for part in parts for link in read_links(format, part)]
+        assert sorted([(await api.get(link)).content for link in links]) == expected, format
 
 
 def list_inferences(bucket: str, segment: Segment) -> list[NewInference]:
@@ -140,11 +184,13 @@ async def test_compares_segments_with_what_names_them(
         key = StorageKey(storing.bucket, segment.key)
         storing.blobs.put(key, tar, content_type="application/x-tar")
     engine, bucket = storing.engine, storing.bucket
+    models = {}
     for segment in (whole, lost, cut):
-        await store(engine, *list_inferences(bucket, segment))
+        models["people-detector"] = await store(engine, *list_inferences(bucket, segment))
     # a stranger's inference names a member that is not its own
     foreign = f"{bucket}/{strange.members[0]['data']}"
-    await store(engine, NewInference("odd", at, model_id="stranger", keys=(foreign, None, None)))
+    odd = NewInference("odd", at, model_id="stranger", keys=(foreign, None, None))
+    models["stranger"] = await store(engine, odd)
     partition_id = PartitionId(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
     letter = Record(partition_id, 1, at, None, parked.events[0], ())
     async with engine.begin() as connection:
@@ -160,3 +206,11 @@ async def test_compares_segments_with_what_names_them(
     assert by_kind == {"orphan": [f"s3://{bucket}/{orphan.key}"], "missing": missing}
     assert (reconciliation.count("objects"), reconciliation.count("awaited")) == (5, 1)
     assert reconciliation.count("named") == 3 * 4 * 3 + 1
+    # it is erased as one object, unless a hold may be meant for its model
+    keys = {f"s3://{bucket}/{segment.key}" for segment in (whole, cut, strange, orphan)}
+    doomed = [f"s3://{bucket}/{orphan.key}"]
+    assert await transact(engine, orphans.judge, reconciliation.id, keys) == (doomed, [])
+    await place_hold(engine, models["stranger"], "ok")
+    assert await transact(engine, orphans.judge, reconciliation.id, keys) == (doomed, [])
+    await place_hold(engine, models["people-detector"], "ok")
+    assert await transact(engine, orphans.judge, reconciliation.id, keys) == ([], doomed)
