@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ARRAY, ColumnElement, Text, bindparam, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import Range, insert
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -302,17 +302,32 @@ async def _lease(
     return found
 
 
-async def note_hash(
-    connection: AsyncConnection, claim: SegmentClaim, *, eraser: UUID, hash: str, next_hash: str
-) -> DeleteFault | None:
-    """Note what a segment is, and what is about to be written; renew the lease. Return a fault if
-    another eraser has taken it over."""
-    model, place = claim.key
+async def note_hashes(
+    connection: AsyncConnection,
+    noted: Iterable[tuple[SegmentClaim, str, str]],
+    *,
+    eraser: UUID,
+) -> list[DeleteFault]:
+    """Note what each segment is, and what is about to be written; renew the leases. Return faults
+    for those that another eraser has taken over."""
+    by_model: defaultdict[int, list[tuple[str, str, str]]] = defaultdict(list)
+    for claim, hash, next_hash in noted:
+        by_model[claim.model].append((claim.key[1], hash, next_hash))
     until = func.now() + timedelta(seconds=LEASE_SECONDS)
-    own = (_HERE.model == model, _HERE.storage_key == place, _HERE.leased_by == eraser)
-    values = {"last_hash": hash, "next_hash": next_hash, "leased_until": until}
-    noted = await connection.execute(segment.update().where(*own).values(values))
-    return None if noted.rowcount else _refuse(claim.rewrite.place, None)
+    faults = []
+    for model, rows in sorted(by_model.items()):
+        texts = ARRAY(Text(collation="C"))
+        columns = [
+            func.unnest(literal([row[place] for row in sorted(rows)], texts)).label(name)
+            for place, name in enumerate(("key", "hash", "next"))
+        ]
+        new = select(*columns).subquery()
+        own = (_HERE.model == model, _HERE.storage_key == new.c.key, _HERE.leased_by == eraser)
+        values = {"last_hash": new.c.hash, "next_hash": new.c.next, "leased_until": until}
+        changed = segment.update().where(*own).values(values).returning(_HERE.storage_key)
+        found = set((await connection.execute(changed)).scalars())
+        faults += [_refuse(parse_stored(place), None) for place, *_ in rows if place not in found]
+    return faults
 
 
 async def load_hashes(
@@ -341,14 +356,18 @@ async def forget(
     claims that are not `whole`.
     """
     gone: list[_Key] = []
+    added: list[dict[str, Any]] = []
     for claim in claims:
         segment_now = rewritten.get(claim.rewrite.place)
         if segment_now is None or segment_now.is_gone or segment_now.is_empty:
             gone.append(claim.key)
         elif ordinals := claim.ordinals.union(map(ordinal_of, segment_now.found)):
-            erased = _HERE.erased + MultiRange(Range(n, n + 1) for n in sorted(ordinals))
-            own = segment.update().where(_match([claim.key]))
-            await connection.execute(own.values(erased=erased))
+            spans = MultiRange(Range(n, n + 1) for n in sorted(ordinals))
+            added.append(dict(zip(("of", "key", "added"), (*claim.key, spans), strict=True)))
+    if added:
+        own = (_HERE.model == bindparam("of"), _HERE.storage_key == bindparam("key"))
+        erased = _HERE.erased + bindparam("added", type_=segment.c.erased.type)
+        await connection.execute(segment.update().where(*own).values(erased=erased), added)
     if gone:
         await connection.execute(segment.delete().where(_match(gone)))
 
