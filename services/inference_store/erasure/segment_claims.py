@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -24,10 +26,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.object_claims import find_referenced_members
 from inference_store.erasure.pending_deletions import PendingDeletion
+from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import segment
 from inference_store.inference.events import StorageKey, parse_stored
-from inference_store.inference.layout import Member, member_of, ordinal_of
+from inference_store.inference.layout import Member, member_of, ordinal_of, segment_of_key
 from inference_store.objects import DeleteFault, Overwritten, Rewrite
 from inference_store.objects.segments import SUFFIXES
 
@@ -103,14 +106,18 @@ async def defer(
         return list(page)
     rows = await _load(connection, groups)
     waiting = {key for key, group in groups.items() if not _is_complete(rows.get(key), group)}
-    if not patient:
-        waiting &= {(page[-1].model, str(place)) for place in list_places(page[-1])}
-    rest = [
-        mark
-        for mark in page
-        if waiting.isdisjoint((mark.model, str(place)) for place in list_places(mark))
-    ]
-    return rest if rest or patient else list(page)
+
+    def waits(mark: PendingDeletion) -> bool:
+        return not waiting.isdisjoint((mark.model, str(place)) for place in list_places(mark))
+
+    if patient:
+        return [mark for mark in page if not waits(mark)]
+    # those before the last segment are not read again
+    waiting &= {(page[-1].model, str(place)) for place in list_places(page[-1])}
+    rest = list(page)
+    while rest and waits(rest[-1]):
+        rest.pop()
+    return rest or list(page)
 
 
 async def find_lease_end(
@@ -138,7 +145,7 @@ async def claim_segments(
 
     Call it in the fence. `doomed`: the claimed keys.
     """
-    groups = _group(page, doomed)
+    groups = _group(page, doomed, await _find_models(connection, page, doomed))
     if not groups:
         return [], []
     rows = await _lease(connection, groups, eraser)
@@ -198,10 +205,29 @@ def _list_ordinals(ranges: Iterable[Range[int]] | None) -> frozenset[int]:
     return frozenset(n for span in ranges or () for n in range(span.lower or 0, span.upper or 0))
 
 
+async def _find_models(
+    connection: AsyncConnection, page: Sequence[PendingDeletion], doomed: Set[str]
+) -> Mapping[str, int]:
+    """Return the integers of the models of segments that marks of other models take from."""
+    names = {
+        names[0]
+        for mark in page
+        for key, place, _ in list_members(mark)
+        if key in doomed
+        and (names := segment_of_key(place.key)) is not None
+        and names[0] != mark.model_id
+    }
+    found = await registrations.find_by_ids(connection, names) if names else {}
+    return {name: registered.model for name, registered in found.items()}
+
+
 def _group(
-    page: Sequence[PendingDeletion], doomed: frozenset[str] | None = None
+    page: Sequence[PendingDeletion],
+    doomed: frozenset[str] | None = None,
+    models: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[_Key, _Group]:
-    """Group what the marks have in segments; what they do not own, and is not `doomed`, is left."""
+    """Group what the marks have in segments; what they do not own, and is not `doomed`, is left.
+    `models`: of segments of other models than the marks'."""
     groups: defaultdict[_Key, _Group] = defaultdict(_Group)
     owned: set[str] = set()
     strange: list[tuple[PendingDeletion, dict[str, tuple[str, int]]]] = []
@@ -224,7 +250,9 @@ def _group(
             strange.append((mark, others))
     for mark, others in strange:
         for place_text, offsets in _choose_strange(mark, others, (doomed or set()) - owned):
-            groups[mark.model, place_text].strange += offsets
+            names = segment_of_key(parse_stored(place_text).key)
+            model = mark.model if names is None else models.get(names[0], mark.model)
+            groups[model, place_text].strange += offsets
     return dict(groups)
 
 
@@ -285,20 +313,27 @@ async def _lease(
 ) -> dict[_Key, Any]:
     """Lease the segments that no other eraser has; return all rows. One that no event has named, as
     after a restore, gets a row."""
-    leased = _is_leased(eraser).label("is_leased")
-    query = select(segment, leased).where(_match(groups)).order_by(_HERE.model, _HERE.storage_key)
-    rows = list(await connection.execute(query.with_for_update()))
-    found = {(row.model, row.storage_key): row for row in rows}
+    found = await _lock(connection, groups, eraser)
     if missing := sorted(groups.keys() - found.keys()):
         new = [{"model": model, "storage_key": place} for model, place in missing]
         await connection.execute(insert(segment).on_conflict_do_nothing(), new)
-        rows = list(await connection.execute(query.with_for_update()))
-        found = {(row.model, row.storage_key): row for row in rows}
+        found |= await _lock(connection, missing, eraser)
     free = [key for key, row in found.items() if not row.is_leased]
     if free:
         until = func.now() + timedelta(seconds=LEASE_SECONDS)
         values = {"leased_by": eraser, "leased_until": until}
         await connection.execute(segment.update().where(_match(free)).values(values))
+    return found
+
+
+async def _lock(connection: AsyncConnection, keys: Iterable[_Key], eraser: UUID) -> dict[_Key, Any]:
+    found: dict[_Key, Any] = {}
+    leased = _is_leased(eraser).label("is_leased")
+    # model by model: Citus locks the rows of one shard at a time
+    for _, some in groupby(sorted(keys), lambda key: key[0]):
+        query = select(segment, leased).where(_match(some)).order_by(_HERE.storage_key)
+        for row in await connection.execute(query.with_for_update()):
+            found[row.model, row.storage_key] = row
     return found
 
 
