@@ -14,20 +14,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ARRAY, ColumnElement, Text, bindparam, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import Range, insert
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.object_claims import find_referenced_members
 from inference_store.erasure.pending_deletions import PendingDeletion
+from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import segment
 from inference_store.inference.events import StorageKey, parse_stored
-from inference_store.inference.layout import Member, member_of, ordinal_of
+from inference_store.inference.layout import Member, member_of, ordinal_of, segment_of_key
 from inference_store.inference.tar import SUFFIXES
 from inference_store.objects import DeleteFault, Overwritten, Rewrite
 
@@ -103,14 +106,18 @@ async def defer(
         return list(page)
     rows = await _load(connection, groups)
     waiting = {key for key, group in groups.items() if not _is_complete(rows.get(key), group)}
-    if not patient:
-        waiting &= {(page[-1].model, str(place)) for place in list_places(page[-1])}
-    rest = [
-        mark
-        for mark in page
-        if waiting.isdisjoint((mark.model, str(place)) for place in list_places(mark))
-    ]
-    return rest if rest or patient else list(page)
+
+    def waits(mark: PendingDeletion) -> bool:
+        return not waiting.isdisjoint((mark.model, str(place)) for place in list_places(mark))
+
+    if patient:
+        return [mark for mark in page if not waits(mark)]
+    # those before the last segment are not read again
+    waiting &= {(page[-1].model, str(place)) for place in list_places(page[-1])}
+    rest = list(page)
+    while rest and waits(rest[-1]):
+        rest.pop()
+    return rest or list(page)
 
 
 async def find_lease_end(
@@ -138,7 +145,7 @@ async def claim_segments(
 
     Call it in the fence. `doomed`: the claimed keys.
     """
-    groups = _group(page, doomed)
+    groups = _group(page, doomed, await _find_models(connection, page, doomed))
     if not groups:
         return [], []
     rows = await _lease(connection, groups, eraser)
@@ -198,10 +205,29 @@ def _list_ordinals(ranges: Iterable[Range[int]] | None) -> frozenset[int]:
     return frozenset(n for span in ranges or () for n in range(span.lower or 0, span.upper or 0))
 
 
+async def _find_models(
+    connection: AsyncConnection, page: Sequence[PendingDeletion], doomed: Set[str]
+) -> Mapping[str, int]:
+    """Return the integers of the models of segments that marks of other models take from."""
+    names = {
+        names[0]
+        for mark in page
+        for key, place, _ in list_members(mark)
+        if key in doomed
+        and (names := segment_of_key(place.key)) is not None
+        and names[0] != mark.model_id
+    }
+    found = await registrations.find_by_ids(connection, names) if names else {}
+    return {name: registered.model for name, registered in found.items()}
+
+
 def _group(
-    page: Sequence[PendingDeletion], doomed: frozenset[str] | None = None
+    page: Sequence[PendingDeletion],
+    doomed: frozenset[str] | None = None,
+    models: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[_Key, _Group]:
-    """Group what the marks have in segments; what they do not own, and is not `doomed`, is left."""
+    """Group what the marks have in segments; what they do not own, and is not `doomed`, is left.
+    `models`: of segments of other models than the marks'."""
     groups: defaultdict[_Key, _Group] = defaultdict(_Group)
     owned: set[str] = set()
     strange: list[tuple[PendingDeletion, dict[str, tuple[str, int]]]] = []
@@ -224,7 +250,9 @@ def _group(
             strange.append((mark, others))
     for mark, others in strange:
         for place_text, offsets in _choose_strange(mark, others, (doomed or set()) - owned):
-            groups[mark.model, place_text].strange += offsets
+            names = segment_of_key(parse_stored(place_text).key)
+            model = mark.model if names is None else models.get(names[0], mark.model)
+            groups[model, place_text].strange += offsets
     return dict(groups)
 
 
@@ -285,15 +313,11 @@ async def _lease(
 ) -> dict[_Key, Any]:
     """Lease the segments that no other eraser has; return all rows. One that no event has named, as
     after a restore, gets a row."""
-    leased = _is_leased(eraser).label("is_leased")
-    query = select(segment, leased).where(_match(groups)).order_by(_HERE.model, _HERE.storage_key)
-    rows = list(await connection.execute(query.with_for_update()))
-    found = {(row.model, row.storage_key): row for row in rows}
+    found = await _lock(connection, groups, eraser)
     if missing := sorted(groups.keys() - found.keys()):
         new = [{"model": model, "storage_key": place} for model, place in missing]
         await connection.execute(insert(segment).on_conflict_do_nothing(), new)
-        rows = list(await connection.execute(query.with_for_update()))
-        found = {(row.model, row.storage_key): row for row in rows}
+        found |= await _lock(connection, missing, eraser)
     free = [key for key, row in found.items() if not row.is_leased]
     if free:
         until = func.now() + timedelta(seconds=LEASE_SECONDS)
@@ -302,17 +326,43 @@ async def _lease(
     return found
 
 
-async def note_hash(
-    connection: AsyncConnection, claim: SegmentClaim, *, eraser: UUID, hash: str, next_hash: str
-) -> DeleteFault | None:
-    """Note what a segment is, and what is about to be written; renew the lease. Return a fault if
-    another eraser has taken it over."""
-    model, place = claim.key
+async def _lock(connection: AsyncConnection, keys: Iterable[_Key], eraser: UUID) -> dict[_Key, Any]:
+    found: dict[_Key, Any] = {}
+    leased = _is_leased(eraser).label("is_leased")
+    # model by model: Citus locks the rows of one shard at a time
+    for _, some in groupby(sorted(keys), lambda key: key[0]):
+        query = select(segment, leased).where(_match(some)).order_by(_HERE.storage_key)
+        for row in await connection.execute(query.with_for_update()):
+            found[row.model, row.storage_key] = row
+    return found
+
+
+async def note_hashes(
+    connection: AsyncConnection,
+    noted: Iterable[tuple[SegmentClaim, str, str]],
+    *,
+    eraser: UUID,
+) -> list[DeleteFault]:
+    """Note what each segment is, and what is about to be written; renew the leases. Return faults
+    for those that another eraser has taken over."""
+    by_model: defaultdict[int, list[tuple[str, str, str]]] = defaultdict(list)
+    for claim, hash, next_hash in noted:
+        by_model[claim.model].append((claim.key[1], hash, next_hash))
     until = func.now() + timedelta(seconds=LEASE_SECONDS)
-    own = (_HERE.model == model, _HERE.storage_key == place, _HERE.leased_by == eraser)
-    values = {"last_hash": hash, "next_hash": next_hash, "leased_until": until}
-    noted = await connection.execute(segment.update().where(*own).values(values))
-    return None if noted.rowcount else _refuse(claim.rewrite.place, None)
+    faults = []
+    for model, rows in sorted(by_model.items()):
+        texts = ARRAY(Text(collation="C"))
+        columns = [
+            func.unnest(literal([row[place] for row in sorted(rows)], texts)).label(name)
+            for place, name in enumerate(("key", "hash", "next"))
+        ]
+        new = select(*columns).subquery()
+        own = (_HERE.model == model, _HERE.storage_key == new.c.key, _HERE.leased_by == eraser)
+        values = {"last_hash": new.c.hash, "next_hash": new.c.next, "leased_until": until}
+        changed = segment.update().where(*own).values(values).returning(_HERE.storage_key)
+        found = set((await connection.execute(changed)).scalars())
+        faults += [_refuse(parse_stored(place), None) for place, *_ in rows if place not in found]
+    return faults
 
 
 async def load_hashes(
@@ -341,14 +391,18 @@ async def forget(
     claims that are not `whole`.
     """
     gone: list[_Key] = []
+    added: list[dict[str, Any]] = []
     for claim in claims:
         segment_now = rewritten.get(claim.rewrite.place)
         if segment_now is None or segment_now.is_gone or segment_now.is_empty:
             gone.append(claim.key)
         elif ordinals := claim.ordinals.union(map(ordinal_of, segment_now.found)):
-            erased = _HERE.erased + MultiRange(Range(n, n + 1) for n in sorted(ordinals))
-            own = segment.update().where(_match([claim.key]))
-            await connection.execute(own.values(erased=erased))
+            spans = MultiRange(Range(n, n + 1) for n in sorted(ordinals))
+            added.append(dict(zip(("of", "key", "added"), (*claim.key, spans), strict=True)))
+    if added:
+        own = (_HERE.model == bindparam("of"), _HERE.storage_key == bindparam("key"))
+        erased = _HERE.erased + bindparam("added", type_=segment.c.erased.type)
+        await connection.execute(segment.update().where(*own).values(erased=erased), added)
     if gone:
         await connection.execute(segment.delete().where(_match(gone)))
 

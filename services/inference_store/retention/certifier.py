@@ -192,6 +192,8 @@ async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) ->
 
 _METHOD: Final = (
     "Every object was deleted in all its versions, then its key was listed again and not found."
+    " What lay in a segment with others was overwritten with zeros, its older versions were"
+    " deleted, and it was read back."
     " Then its rows were deleted, in the transaction that wrote the list."
 )
 _LIST: Final = "RFC 6962 (SHA-256) over entries of 33 bytes: a letter and an HMAC-SHA-256"

@@ -21,7 +21,7 @@ from inference_store.platform.failpoints import failpoint
 from .leader import Leader
 
 # Segments, and their bytes, that are in memory at a time.
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 64
 _BYTES: Final = 64 * 1024 * 1024
 _SIZE: Final = 8 * 1024 * 1024
 _TRIES: Final = 3
@@ -106,10 +106,13 @@ async def _rewrite(leader: Leader, claims: Sequence[SegmentClaim], erased: Erase
 async def _note(
     leader: Leader, claims: Sequence[SegmentClaim], read: Sequence[Overwritten]
 ) -> None:
+    noted = [
+        (claim, each.hash, each.next_hash)
+        for claim, each in zip(claims, read, strict=True)
+        if each.fault is None and not each.is_gone
+    ]
     async with leader.engine.begin() as connection:
-        for claim, each in zip(claims, read, strict=True):
-            if each.fault is None and not each.is_gone:
-                hashes = {"hash": each.hash, "next_hash": each.next_hash}
-                each.fault = await segment_claims.note_hash(
-                    connection, claim, eraser=leader.id, **hashes
-                )
+        faults = await segment_claims.note_hashes(connection, noted, eraser=leader.id)
+    by_place = {fault.key: fault for fault in faults}
+    for each in read:
+        each.fault = each.fault or by_place.get(each.rewrite.place)

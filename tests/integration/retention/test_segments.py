@@ -25,6 +25,7 @@ from inference_store.objects import Blobs, Overwritten, Rewrite
 from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.backups import Backup, Restore
+from tests.integration.erasure_requests import request_erasure
 from tests.servers.minio import S3
 
 from .stored import Stored, Storing, ago
@@ -300,8 +301,17 @@ async def test_a_stranger_that_names_a_member_takes_nothing_from_its_owner(
     await storing.erase(neighbour)
     assert count_with(minio_server, storing.bucket, b"datum 1") == 0
     assert storing.blobs.get(owner.objects[0], limit=100) == b"datum 0"
+    # also if that is of another model
+    other = await storing.model("other")
+    await storing.foreign(other, ago(hours=1), *names, put=False)
     await storing.erase(stranger)
+    assert storing.blobs.get(owner.objects[0], limit=100) == b"datum 0"
+    stored = await storing.fetch(select(inference).where(inference.c.model == other))
+    await storing.transact(request_erasure, model=other, uids=[stored[0].uid])
+    for queued in await storing.transact(list_unfinished, failed=False):
+        assert await storing.eraser.finish(queued) == "deleted"
     assert count_with(minio_server, storing.bucket, b"datum 0") == 0
+    assert len(await storing.fetch(select(segment))) == 1
     # nor does one that names another's member with a capture's id of the same segment
     forged = await storing.packed(model, 2, ago(days=1))
     taken, thief = forged[0].objects[0], forged[1]
