@@ -16,6 +16,7 @@ from inference_store.proxy.rest import Forwarding, build_server
 from inference_store.proxy.rest_messages import Stripping, open_upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
 from tests.fake_captures import FakeCaptures
+from tests.polling import until
 from tests.servers.certificates import Pair
 from tests.servers.ports import free_port
 from tests.settings import make_settings
@@ -83,7 +84,7 @@ async def proxy(
         server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
         serving = asyncio.create_task(server.serve())
         try:
-            await asyncio.wait_for(_wait_until_open(settings.proxy_port), DEADLINE)
+            await until(lambda: _is_open(settings.proxy_port), bool, seconds=DEADLINE)
             yield settings.proxy_port
         finally:
             server.should_exit = True
@@ -91,11 +92,11 @@ async def proxy(
     assert stripping.free == strip_bytes
 
 
-async def _wait_until_open(port: int) -> None:
-    while True:
-        with suppress(ConnectionError):
-            return (await asyncio.open_connection("127.0.0.1", port))[1].close()
-        await asyncio.sleep(0.01)
+async def _is_open(port: int) -> bool:
+    with suppress(ConnectionError):
+        (await asyncio.open_connection("127.0.0.1", port))[1].close()
+        return True
+    return False
 
 
 @dataclass
