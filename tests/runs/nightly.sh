@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 origin=$PWD commit=$(git rev-parse HEAD)
 .ci/packages
 cache=${INFERENCE_STORE_NIGHTLY_CACHE:-$HOME/.cache/inference-store/nightly}
+unset INFERENCE_STORE_NIGHTLY_CACHE  # no setting of the store: its commands would refuse it
 mkdir -p "$cache"
 exec {lock}>"$cache/.lock"
 flock --nonblock "$lock" || { echo "another nightly runs in $cache"; exit 1; }
