@@ -106,6 +106,14 @@ def _find_locked_days(client: Minio, bucket: str, missing: list[str]) -> int:
     return (lock.duration or 0) * (365 if lock.duration_unit == YEARS else 1)
 
 
+def locks_objects(settings: BlobSettings) -> bool:
+    """Return whether the default bucket locks every new object; not, if that may not be asked.
+    Blocks. Raises ObjectStoreUnavailable."""
+    with translate_errors():
+        client = minio_client(settings, settings.s3_endpoint)
+        return _find_locked_days(client, settings.s3_bucket, []) > 0
+
+
 def server_time(settings: BlobSettings) -> datetime | None:
     """Return the time of the object store's clock; None if it does not report it.
 

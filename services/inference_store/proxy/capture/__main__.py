@@ -23,9 +23,11 @@ import orjson
 import structlog
 import uvloop
 
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import CAPTURE_PROBLEMS
 from inference_store.inference.producer_reports import DROP_REASONS
 from inference_store.objects import Blobs
+from inference_store.objects.bucket import locks_objects
 from inference_store.platform import logs
 from inference_store.platform.metrics import (
     CAPTURE_SECONDS,
@@ -103,6 +105,9 @@ def main(connection: int, counters: int, lock: int) -> None:
 _SENDERS_PER_THREAD: Final = 2
 _DRAINERS: Final = 2
 _POLL_SECONDS: Final = 0.02
+# How long the start waits to hear whether the bucket locks objects, and how often it is asked.
+_LOCK_SECONDS: Final = 2.0
+_EVERY_SECONDS: Final = 300.0
 # How often the decoding thread looks for segments whose time is up, if nothing comes.
 _TICK_SECONDS: Final = 0.1
 _STATUS_SECONDS: Final = 0.5
@@ -178,6 +183,11 @@ class Recorder:
         if self._spools.is_on:
             work += [self._drain() for _ in range(drainers)]
         work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
+        if self._blobs is not None and self._packing.is_packed:
+            # the first answer is waited for, but not a server that hangs
+            first = asyncio.create_task(self._heed_lock())
+            await asyncio.wait({first}, timeout=_LOCK_SECONDS)
+            work.append(self._heed_locks())
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
         began()
@@ -316,6 +326,24 @@ class Recorder:
             except Exception as error:  # a producer that never reports again counts as dead
                 _log.warning("no report", action="reporting", error=type(error).__name__)
             await asyncio.sleep(self._settings.proxy_report_seconds)
+
+    async def _heed_locks(self) -> None:
+        while self._packing.is_packed:
+            await asyncio.sleep(_EVERY_SECONDS)
+            await self._heed_lock()
+
+    async def _heed_lock(self) -> None:
+        """Put single objects from now on if the bucket locks new ones: of a locked segment nothing
+        could be erased before all of it."""
+        with contextlib.suppress(ObjectStoreUnavailable):
+            if await asyncio.to_thread(locks_objects, self._settings):
+                self._packing.is_packed = False
+                _log.error(
+                    "the bucket locks new objects: captures are not packed",
+                    action="packing_off",
+                    bucket=self._settings.s3_bucket,
+                    remedy="remove its default retention, and start the proxy again",
+                )
 
     async def _write_status_regularly(self) -> None:
         while True:

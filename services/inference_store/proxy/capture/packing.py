@@ -35,9 +35,10 @@ class Packing:
         self._preparation, self._budget, self._spools = preparation, budget, spools
         self._send = send
         self._prefix = settings.proxy_key_prefix
-        self._is_packed = settings.proxy_packing == "on"
+        self.is_packed = settings.proxy_packing == "on"
+        """False: each exchange is a segment of its own, and is put as single objects."""
         self._bytes, self._seconds = settings.proxy_segment_bytes, settings.proxy_segment_seconds
-        self._most = settings.proxy_segment_captures if self._is_packed else 1
+        self._most = settings.proxy_segment_captures
         # in the order in which they were opened
         self._open: dict[str, Segment] = {}
         self._open_bytes = 0
@@ -78,7 +79,8 @@ class Packing:
             return False
         for reason in prepared.problems:
             INCOMPLETE_CAPTURES.labels(reason).inc()
-        if segment.exchanges >= self._most or segment.size >= self._bytes:
+        is_full = segment.exchanges >= self._most or segment.size >= self._bytes
+        if is_full or not segment.key:
             self._close(segment)
         while self._open_bytes > self._budget.limit * _OPEN_SHARE:
             self._close(next(iter(self._open.values())))
@@ -97,7 +99,7 @@ class Packing:
         if len(self._open) >= _MOST_OPEN:
             self._close(next(iter(self._open.values())))
         segment = Segment(
-            model_id, prefix=self._prefix, packed=self._is_packed, opened=time.monotonic()
+            model_id, prefix=self._prefix, packed=self.is_packed, opened=time.monotonic()
         )
         if folder is not None and not folder.open(segment):
             return None

@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from minio.commonconfig import GOVERNANCE
+from minio.objectlockconfig import DAYS, ObjectLockConfig
 
 from inference_store.platform.settings import ProxySettings
 from tests.polling import until
+from tests.producer import KINDS
 from tests.servers.fixtures import unique
 from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
@@ -59,3 +62,19 @@ async def test_started_without_kafka_it_publishes_when_kafka_comes(
         await asyncio.to_thread(own_kafka.start)
         await servers.wait_until_published(captures, 1)
     assert len(await servers.read_events(own_kafka, own_settings.kafka_topic)) == 1
+
+
+async def test_a_bucket_that_locks_objects_gets_single_ones(
+    own_settings: ProxySettings, own_minio: MinioServer
+) -> None:
+    bucket = own_minio.create_bucket(unique(), object_lock=True)
+    locks = ObjectLockConfig(GOVERNANCE, 1, DAYS)
+    own_minio.client().set_object_lock_config(bucket, locks)
+    locking = own_settings.model_copy(update={"s3_bucket": bucket})
+    async with servers.start_captures(locking) as captures:
+        assert all(servers.hand_over(captures, number) for number in range(3))
+        await servers.wait_until_published(captures, 3)
+    found = [
+        each.object_name or "" for each in own_minio.client().list_objects(bucket, recursive=True)
+    ]
+    assert sorted(name.rpartition("/")[2] for name in found) == sorted(KINDS * 3)
