@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # a type that obstore has for type checkers alone
 # Where a header has the time of its entry.
 _TIME: Final = slice(136, 147)
 _NO_CONDITIONS: Final = ("NotImplemented", "501 Not Implemented")
+# obstore refuses a server that sends all of an object instead of a range (rclone)
+_NO_RANGES: Final = "non-partial response"
 CHANGED: Final = "SegmentChanged"
 READ_AGAIN: Final = "SegmentWritten"
 """Code of a fault after which the segment is to be read again: somebody else has written it."""
@@ -243,19 +245,30 @@ def _find_remaining(store: S3Store, overwritten: Overwritten) -> DeleteFault | N
     """Read back what was overwritten: zeros behind a header that says so."""
     place = overwritten.rewrite.place
     for some in _split(overwritten.entries):
-        starts = [entry.offset - BLOCK for entry in some]
-        lengths = [BLOCK + entry.size for entry in some]
         try:
-            reads = obstore.get_ranges(store, place.key, starts=starts, lengths=lengths)
+            reads = _read_back(store, place, some)
         except (FileNotFoundError, ValueError, BaseError) as exc:
             error = translate_error(place, exc)
             if isinstance(error, BlobMissing):
                 return DeleteFault(place, READ_AGAIN, "somebody has deleted it meanwhile")
             raise error from exc
-        for entry, read in zip(some, map(bytes, reads), strict=True):
+        for entry, read in zip(some, reads, strict=True):
             if not _is_erased(read, entry):
                 return DeleteFault(place, "StillThere", "overwritten, and reads as before")
     return None
+
+
+def _read_back(store: S3Store, place: StorageKey, entries: Sequence[Entry]) -> list[bytes]:
+    starts = [entry.offset - BLOCK for entry in entries]
+    lengths = [BLOCK + entry.size for entry in entries]
+    try:
+        reads = obstore.get_ranges(store, place.key, starts=starts, lengths=lengths)
+    except BaseError as exc:
+        if _NO_RANGES not in str(exc):
+            raise
+        tar = memoryview(bytes(obstore.get(store, place.key).bytes()))
+        return [bytes(tar[at : at + length]) for at, length in zip(starts, lengths, strict=True)]
+    return [bytes(read) for read in reads]
 
 
 def _is_erased(read: bytes, entry: Entry) -> bool:
