@@ -40,6 +40,8 @@ _TIME: Final = slice(136, 147)
 _NO_CONDITIONS: Final = ("NotImplemented", "501 Not Implemented")
 # obstore refuses a server that sends all of an object instead of a range (rclone)
 _NO_RANGES: Final = "non-partial response"
+# No proxy writes a larger segment.
+_MOST_BYTES: Final = 1 << 30
 CHANGED: Final = "SegmentChanged"
 READ_AGAIN: Final = "SegmentWritten"
 """Code of a fault after which the segment is to be read again: somebody else has written it."""
@@ -92,7 +94,10 @@ def read_segment(store: S3Store, rewrite: Rewrite, deletion: Deletion) -> Overwr
     overwritten, place = Overwritten(rewrite), rewrite.place
     try:
         answer = obstore.get(store, place.key)
-        overwritten.tag = answer.meta["e_tag"]
+        overwritten.tag, size = answer.meta["e_tag"], answer.meta["size"]
+        if size > _MOST_BYTES or rewrite.size not in {None, size}:
+            overwritten.fault = _refuse(place, f"it has {size} bytes, which it never had")
+            return overwritten
         tar = overwritten.tar = bytearray(answer.bytes())
     except (FileNotFoundError, ValueError, BaseError) as exc:
         error = translate_error(place, exc)
@@ -111,8 +116,7 @@ def read_segment(store: S3Store, rewrite: Rewrite, deletion: Deletion) -> Overwr
         overwritten.fault = _refuse(place, f"it is no segment: {error}")
         return overwritten
     doomed = _choose(entries, overwritten)
-    known = not rewrite.hashes or overwritten.hash in rewrite.hashes
-    if doomed and not (known and rewrite.size in {None, len(tar)}):
+    if doomed and rewrite.hashes and overwritten.hash not in rewrite.hashes:
         overwritten.fault = _refuse(place, "its bytes are not those that it was written with")
         return overwritten
     for entry in doomed:
