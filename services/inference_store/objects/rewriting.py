@@ -38,6 +38,10 @@ if TYPE_CHECKING:  # a type that obstore has for type checkers alone
 # Where a header has the time of its entry.
 _TIME: Final = slice(136, 147)
 _NO_CONDITIONS: Final = ("NotImplemented", "501 Not Implemented")
+# obstore refuses a server that sends all of an object instead of a range (rclone)
+_NO_RANGES: Final = "non-partial response"
+# No proxy writes a larger segment.
+_MOST_BYTES: Final = 1 << 30
 CHANGED: Final = "SegmentChanged"
 READ_AGAIN: Final = "SegmentWritten"
 """Code of a fault after which the segment is to be read again: somebody else has written it."""
@@ -90,7 +94,10 @@ def read_segment(store: S3Store, rewrite: Rewrite, deletion: Deletion) -> Overwr
     overwritten, place = Overwritten(rewrite), rewrite.place
     try:
         answer = obstore.get(store, place.key)
-        overwritten.tag = answer.meta["e_tag"]
+        overwritten.tag, size = answer.meta["e_tag"], answer.meta["size"]
+        if size > _MOST_BYTES or rewrite.size not in {None, size}:
+            overwritten.fault = _refuse(place, f"it has {size} bytes, which it never had")
+            return overwritten
         tar = overwritten.tar = bytearray(answer.bytes())
     except (FileNotFoundError, ValueError, BaseError) as exc:
         error = translate_error(place, exc)
@@ -109,8 +116,7 @@ def read_segment(store: S3Store, rewrite: Rewrite, deletion: Deletion) -> Overwr
         overwritten.fault = _refuse(place, f"it is no segment: {error}")
         return overwritten
     doomed = _choose(entries, overwritten)
-    known = not rewrite.hashes or overwritten.hash in rewrite.hashes
-    if doomed and not (known and rewrite.size in {None, len(tar)}):
+    if doomed and rewrite.hashes and overwritten.hash not in rewrite.hashes:
         overwritten.fault = _refuse(place, "its bytes are not those that it was written with")
         return overwritten
     for entry in doomed:
@@ -243,19 +249,30 @@ def _find_remaining(store: S3Store, overwritten: Overwritten) -> DeleteFault | N
     """Read back what was overwritten: zeros behind a header that says so."""
     place = overwritten.rewrite.place
     for some in _split(overwritten.entries):
-        starts = [entry.offset - BLOCK for entry in some]
-        lengths = [BLOCK + entry.size for entry in some]
         try:
-            reads = obstore.get_ranges(store, place.key, starts=starts, lengths=lengths)
+            reads = _read_back(store, place, some)
         except (FileNotFoundError, ValueError, BaseError) as exc:
             error = translate_error(place, exc)
             if isinstance(error, BlobMissing):
                 return DeleteFault(place, READ_AGAIN, "somebody has deleted it meanwhile")
             raise error from exc
-        for entry, read in zip(some, map(bytes, reads), strict=True):
+        for entry, read in zip(some, reads, strict=True):
             if not _is_erased(read, entry):
                 return DeleteFault(place, "StillThere", "overwritten, and reads as before")
     return None
+
+
+def _read_back(store: S3Store, place: StorageKey, entries: Sequence[Entry]) -> list[bytes]:
+    starts = [entry.offset - BLOCK for entry in entries]
+    lengths = [BLOCK + entry.size for entry in entries]
+    try:
+        reads = obstore.get_ranges(store, place.key, starts=starts, lengths=lengths)
+    except BaseError as exc:
+        if _NO_RANGES not in str(exc):
+            raise
+        tar = memoryview(bytes(obstore.get(store, place.key).bytes()))
+        return [bytes(tar[at : at + length]) for at, length in zip(starts, lengths, strict=True)]
+    return [bytes(read) for read in reads]
 
 
 def _is_erased(read: bytes, entry: Entry) -> bool:

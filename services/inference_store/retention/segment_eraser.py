@@ -22,7 +22,7 @@ from .leader import Leader
 
 # Segments, and their bytes, that are in memory at a time.
 _AT_ONCE: Final = 64
-_BYTES: Final = 64 * 1024 * 1024
+_BYTES: Final = 32 * 1024 * 1024
 _SIZE: Final = 8 * 1024 * 1024
 _TRIES: Final = 3
 

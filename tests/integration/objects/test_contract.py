@@ -2,10 +2,14 @@
 
 import asyncio
 import gzip
+import json
 import socket
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from io import BytesIO
 from tempfile import TemporaryFile
 from urllib.request import urlopen
@@ -14,8 +18,9 @@ import pytest
 
 from inference_store.inference.errors import BlobMissing, BlobTooLarge, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
-from inference_store.objects import Blobs, LockedObject
+from inference_store.objects import Blobs, LockedObject, Rewrite
 from inference_store.objects.listing import inventory
+from tests.producer import capture, pack
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 
@@ -211,3 +216,31 @@ def test_what_waits_behind_a_silence_is_refused_without_asking(client: str) -> N
                 silent.accept()[0].close()
                 asked += 1
         assert asked < _CALLS
+
+
+def test_entries_of_a_segment_are_overwritten_in_place(blobs: Blobs) -> None:
+    """With conditional writes or without: what others have written meanwhile is read again."""
+    packed = pack(*(capture(number) for number in range(3)))
+    place = StorageKey(blobs.buckets.default, packed.key)
+    ids = [json.loads(event)["capture_id"] for event in packed.events]
+    blobs.put(place, packed.tar, content_type="application/x-tar")
+    known = frozenset({sha256(packed.tar).hexdigest()})
+    for number in range(2):
+        name = frozenset({f"{ids[number]}.data"})
+        rewrite = Rewrite(place, names=name, hashes=known, size=len(packed.tar))
+        [read] = blobs.read_segments([rewrite])
+        assert (read.fault, read.bytes) == (None, len(b"datum 0"))
+        blobs.write_segments([read])
+        assert read.fault is None
+        known |= {read.next_hash}
+    tar = blobs.get(place, limit=10**6)
+    assert len(tar) == len(packed.tar)
+    assert [b"datum %d" % number in tar for number in range(3)] == [False, False, True]
+    with tarfile.open(fileobj=BytesIO(tar)) as opened:
+        assert opened.getnames().count("erased") == 2
+    # the rest goes with the object
+    [read] = blobs.read_segments([replace(rewrite, ordinals=frozenset(range(3)), hashes=known)])
+    blobs.write_segments([read])
+    assert (read.fault, read.is_empty, blobs.exists(place)) == (None, True, False)
+    [read] = blobs.read_segments([rewrite])
+    assert (read.fault, read.is_gone) == (None, True)

@@ -276,6 +276,11 @@ async def test_a_segment_that_a_stranger_changed_is_left_alone(storing: Storing)
     assert "put back what the store wrote last" in obstacle.message
     assert client.get_object(storing.bucket, place.key).read() == changed
     assert await storing.stored() == {first.uid, second.uid}
+    longer = written + written
+    client.put_object(storing.bucket, place.key, BytesIO(longer), len(longer))
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "failed"
+    [obstacle] = await storing.transact(list_blocked, erasure.id)
+    assert f"it has {len(longer)} bytes, which it never had" in obstacle.message
     client.put_object(storing.bucket, place.key, BytesIO(written), len(written))
     assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
     # deleted by a stranger, it counts as gone
