@@ -29,7 +29,12 @@ from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.inference.tar import CONTENT_TYPE, END
 from inference_store.platform.backoff import Backoff
 from inference_store.platform.kafka import client_arguments
-from inference_store.platform.metrics import CAPTURE_SECONDS, CAPTURE_TROUBLE
+from inference_store.platform.metrics import (
+    CAPTURE_SECONDS,
+    CAPTURE_TROUBLE,
+    SEGMENT_BYTES,
+    SEGMENTS,
+)
 from inference_store.platform.settings import KafkaSettings
 from inference_store.platform.traces import stage, throttle_logs
 from inference_store.proxy.capture.counts import Counts
@@ -257,6 +262,8 @@ class Deliveries:
         if contents.key:
             key = StorageKey(self._bucket, contents.key)
             self._store.put(key, tar, content_type=CONTENT_TYPE)
+            SEGMENTS.inc()
+            SEGMENT_BYTES.inc(len(tar))
         return contents, describe_segment(tar, contents.captures) if contents.key else b""
 
     async def _publish(self, contents: Contents, described: bytes, producer: str) -> Set[int]:
