@@ -245,7 +245,6 @@ CAPTURES_DROPPED = counter(
 )
 CAPTURED_EVENTS = counter("proxy_events_total", "Events acknowledged by Kafka.")
 SEGMENTS = counter("proxy_segments_total", "Segments written to the object store.")
-SEGMENT_BYTES = counter("proxy_segment_bytes_total", "Bytes of segments written.")
 REFUSED_CALLS = counter(
     "proxy_refused_calls_total", "gRPC calls refused because too many were in progress."
 )

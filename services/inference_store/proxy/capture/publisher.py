@@ -32,7 +32,6 @@ from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import (
     CAPTURE_SECONDS,
     CAPTURE_TROUBLE,
-    SEGMENT_BYTES,
     SEGMENTS,
 )
 from inference_store.platform.settings import KafkaSettings
@@ -263,7 +262,6 @@ class Deliveries:
             key = StorageKey(self._bucket, contents.key)
             self._store.put(key, tar, content_type=CONTENT_TYPE)
             SEGMENTS.inc()
-            SEGMENT_BYTES.inc(len(tar))
         return contents, describe_segment(tar, contents.captures) if contents.key else b""
 
     async def _publish(self, contents: Contents, described: bytes, producer: str) -> Set[int]:
