@@ -117,4 +117,6 @@ class Packing:
     def _close(self, segment: Segment) -> None:
         self._open.pop(segment.model_id, None)
         self._open_bytes -= segment.reserved
-        self._send(self._spools.close_segment(segment))
+        closed = self._spools.close_segment(segment)
+        if segment.exchanges:
+            self._send(closed)

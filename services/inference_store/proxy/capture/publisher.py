@@ -237,9 +237,11 @@ class Deliveries:
         else:
             if isinstance(item, Spooled) and (torn := item.exchanges - len(contents.sequences)):
                 item.folder.lose(item, torn)
-        await asyncio.get_running_loop().run_in_executor(
-            self._threads, _settle, item, counts, contents, refused
-        )
+        if isinstance(item, Segment):  # at once: what is in hand at the end goes to the spool
+            _settle(counts, contents, refused)
+            return
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, _settle_spooled, item, contents, refused)
 
     async def _upload(self, item: Segment | Spooled) -> tuple[Contents, bytes]:
         """Write the object, in a thread; return what it holds, and what its events say of it."""
@@ -288,10 +290,13 @@ class Deliveries:
                 work.cancel()
 
 
-def _settle(item: Segment | Spooled, counts: Counts, contents: Contents, refused: Set[int]) -> None:
-    """Count the exchanges of a segment, whose file is not needed any more."""
-    if isinstance(item, Spooled):
-        item.folder.remove(item)
+def _settle_spooled(item: Spooled, contents: Contents, refused: Set[int]) -> None:
+    item.folder.remove(item)
+    _settle(item.folder.counts, contents, refused)
+
+
+def _settle(counts: Counts, contents: Contents, refused: Set[int]) -> None:
+    """Count the exchanges of a segment that is delivered."""
     if refused:
         _log.error("Kafka refuses events", action="capture_dropped", count=len(refused))
         counts.drop("refused", len(refused))
