@@ -20,6 +20,7 @@ from tests.servers.fixtures import unique
 from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
 from tests.servers.process import LeashedProcess
+from tests.servers.waiting import wait_until
 
 from benchmarks.results import add_results_option, deliver, describe_machine, format_bars
 from benchmarks.servers import cpu_seconds
@@ -90,6 +91,7 @@ class _Bench:
             "settings": self._arguments.set,
             "lines": lines,
         }
+        results["puts"] = self._count_puts(workloads()[self._arguments.only[0]])
         if self._arguments.minutes:
             results["overload"] = self._measure_overload(self._arguments.minutes)
         return results
@@ -149,6 +151,14 @@ class _Bench:
             flush=True,
         )
         return {**loaded, "cpu": cpu, "share of a core": share}
+
+    def _count_puts(self, work: Workload) -> float:
+        """Writes of objects for a million calls, at 500 calls a second."""
+        with self._proxy() as proxy:
+            self._measure("500 a second", work, proxy.ports.of(work), proxy.pids, rate=500.0)
+            wait_until(lambda: not proxy.counted()["queued"], seconds=120, what="the last captures")
+            counted = proxy.counted()
+        return 1e6 * counted["segments"] / counted["published"]
 
     def _measure_overload(self, minutes: float) -> dict[str, Any]:
         """Call as often as it takes for so long with S3 stopped: the proxy's memory (MiB) at each

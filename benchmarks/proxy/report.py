@@ -11,6 +11,8 @@ _WAYS: Final = ("direct", "nginx", "proxy", STOPPED)
 # What it is held to: milliseconds added at the median, times of nginx's p99, share that stopping
 # S3 and Kafka may change, MiB that memory may move either way.
 ADDED, TIMES, CHANGED, MOVED = 1.5, 2.0, 0.10, 20.0
+# Microseconds, shares of calls, and requests.
+CPU, KEPT_AT_HALF, KEPT_FULL, PUTS = 600.0, 0.999, 0.95, 20_000
 # Below it something else than what is measured set the pace.
 _FULL: Final = 0.9
 Line = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
@@ -18,7 +20,7 @@ Line = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
 
 def list_bars(results: Mapping[str, Any]) -> Iterator[Bar]:
     """Yield the worst figure for each bar."""
-    lines = results["lines"].values()
+    lines = list(results["lines"].values())
     yield _hold("p50 added to a direct call, ms", map(_add, lines), ADDED)
     yield _hold("p99, times of nginx's p99", map(_divide, lines), TIMES)
     for figure in ("p50", "p99"):
@@ -30,6 +32,12 @@ def list_bars(results: Mapping[str, Any]) -> Iterator[Bar]:
     yield _hold(
         "calls a second with both running, times of with both stopped", rates, 1 / (1 - CHANGED)
     )
+    cpu = [_find(line, "proxy", "half", "cpu") for line in lines]
+    yield _hold("CPU of proxy and capture a call of the first kind, µs", cpu[:1], CPU)
+    for what, bar in (("half", KEPT_AT_HALF), ("saturation", KEPT_FULL)):
+        kept = [1 - _find_captured(line["proxy"][what]) for line in lines]
+        yield _hold(f"not captured at {what}, share", kept, 1 - bar)
+    yield _hold("PUTs a million calls, at 500 a second", [results["puts"]], PUTS)
     if overload := results.get("overload"):
         yield _hold("memory in overload, ± MiB", [_find_moved(overload)], MOVED)
 
@@ -126,7 +134,11 @@ def _format_rate(line: Line, way: str) -> str:
 
 
 def _format_captured(rounds: Sequence[Mapping[str, Any]]) -> str:
+    return f"{_find_captured(rounds):.1%}"
+
+
+def _find_captured(rounds: Sequence[Mapping[str, Any]]) -> float:
     """Return the share that was not dropped: on Kafka already, or waiting."""
     seen = sum(figures["captures"]["seen"] for figures in rounds)
     dropped = sum(figures["captures"]["dropped"] for figures in rounds)
-    return f"{1 - dropped / seen:.0%}" if seen else "none"
+    return 1 - dropped / seen if seen else 0.0

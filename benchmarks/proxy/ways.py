@@ -65,6 +65,7 @@ _COUNTED: Final = {
     "published": r'proxy_captures_total\{outcome="published"\}',
     "dropped": r'proxy_captures_total\{outcome="dropped"\}',
     "queued": "proxy_captures_queued",
+    "segments": "proxy_segments_total",
 }
 
 

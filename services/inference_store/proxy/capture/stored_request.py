@@ -112,7 +112,9 @@ def _list_references(
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     if len(data) < _SHORTEST:
         return
-    escapes = {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
+    escapes = {}
+    if b"\\" in content:  # the search for one character is many times faster
+        escapes = {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
     start, characters = data[:30], data[:30].decode(errors="ignore").encode()
     for form in ("bytes", "text", "ascii", "base64"):
         reference: dict[str, Any] = {"data": form}

@@ -92,7 +92,8 @@ def data_json(tensor: Tensor) -> bytes | None:
     values = tensor.values if tensor.raw is None else tensors.decoded(tensor.datatype, tensor.raw)
     if values is None or len(values) > MOST_ELEMENTS:
         return None
-    if any(isinstance(value, bytes) for value in values):
+    are_numbers = tensor.raw is not None and tensor.datatype != BYTES
+    if not are_numbers and any(isinstance(value, bytes) for value in values):
         elements = [it if isinstance(it, bytes) else parameter_text(it) for it in values]
         return orjson.dumps(list(map(text_or_base64, elements)))
     try:
