@@ -44,13 +44,14 @@ _Key: TypeAlias = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class SegmentClaim:
-    """What of a segment may be erased now. `whole`: all of it; `ordinals`: captures of inferences
-    that go; `is_restored`: a replay has found some of it erased."""
+    """What of a segment may be erased now. `whole`: all of it; `captures`: of inferences that go,
+    by ordinal, where their data lie and how long they are; `is_restored`: a replay has found some
+    of it erased."""
 
     model: int
     rewrite: Rewrite
     whole: bool
-    ordinals: frozenset[int]
+    captures: Mapping[int, Set[tuple[int, int]]]
     is_restored: bool = False
 
     @property
@@ -70,8 +71,8 @@ class SegmentClaim:
 class _Group:
     """What marks have in one segment. `strange`: ranges that they do not own."""
 
-    names: set[str] = field(default_factory=set)
-    ordinals: set[int] = field(default_factory=set)
+    names: dict[str, int | None] = field(default_factory=dict)
+    captures: dict[int, Set[tuple[int, int]]] = field(default_factory=dict)
     marked: set[int] = field(default_factory=set)
     strange: list[frozenset[int]] = field(default_factory=list)
     left: list[Range[int]] = field(default_factory=list)
@@ -178,15 +179,27 @@ def _make_claim(row: Any, group: _Group, kept: frozenset[int]) -> SegmentClaim:
         row.model,
         Rewrite(
             parse_stored(row.storage_key),
-            names=frozenset(group.names),
+            names=group.names,
             ordinals=erased,
             offsets=tuple(group.strange),
             kept=kept,
             size=row.bytes,
         ),
-        whole=not kept and _is_covered(row, erased | group.ordinals),
-        ordinals=frozenset(group.ordinals),
+        whole=not kept and _is_whole(row, erased, group),
+        captures=group.captures,
         is_restored=group.was_erased,
+    )
+
+
+def _is_whole(row: Any, erased: Set[int], group: _Group) -> bool:
+    """Return whether nothing of a segment would be left. What captures name has to lie in it, each
+    in a place of its own: an event may say anything."""
+    places = [place for of_one in group.captures.values() for place in of_one]
+    inside = all(offset + length <= (row.bytes or 0) for offset, length in places)
+    return (
+        inside
+        and len(set(places)) == len(places)
+        and _is_covered(row, erased | group.captures.keys())
     )
 
 
@@ -232,7 +245,7 @@ def _group(
     owned: set[str] = set()
     strange: list[tuple[PendingDeletion, dict[str, tuple[str, int]]]] = []
     for mark in page:
-        places: set[StorageKey] = set()
+        places: defaultdict[StorageKey, dict[str, Member]] = defaultdict(dict)
         others: dict[str, tuple[str, int]] = {}
         for key, place, member in list_members(mark):
             if not mark.owns(key):
@@ -240,12 +253,12 @@ def _group(
                 continue
             owned.add(key)
             group = groups[mark.model, str(place)]
-            if place not in places:
-                places.add(place)
-                _add(group, mark)
+            places[place][key] = member
             if doomed is not None and key not in doomed and key in mark.doomed:
                 end = member.offset + max(1, member.length)
                 group.left.append(Range(member.offset, end))
+        for place, members in places.items():
+            _add(groups[mark.model, str(place)], mark, members)
         if others and doomed is not None:
             strange.append((mark, others))
     for mark, others in strange:
@@ -270,9 +283,9 @@ def _choose_strange(
         yield place, alone if mark.is_stored else [frozenset(offsets)]
 
 
-def _add(group: _Group, mark: PendingDeletion) -> None:
+def _add(group: _Group, mark: PendingDeletion, members: Mapping[str, Member]) -> None:
     """Add the entries of a mark's capture that go with its scope. An input is in the metadata
-    too, which are written anew elsewhere."""
+    too, which are written anew elsewhere. `members`: those of the segment, by their keys."""
     capture = mark.capture_id
     assert capture is not None, "a mark without a capture owns nothing"
     group.marked.add(ordinal_of(capture))
@@ -282,9 +295,14 @@ def _add(group: _Group, mark: PendingDeletion) -> None:
     for kind in kinds[mark.scope]:
         others = [key for name, key in parts.items() if name != kind]
         if mark.scope == "inference" or parts[kind] is None or parts[kind] not in others:
-            group.names.add(f"{capture}{SUFFIXES[kind]}")
+            member = members.get(parts[kind] or "")
+            # what an edit left lies at a place that no key names any more
+            if member is not None or kind == "metadata":
+                offset = None if member is None else member.offset
+                group.names[f"{capture}{SUFFIXES[kind]}"] = offset
     if mark.scope == "inference":
-        group.ordinals.add(ordinal_of(capture))
+        places = {(member.offset, member.length) for member in members.values()}
+        group.captures[ordinal_of(capture)] = places
 
 
 def _match(keys: Iterable[_Key]) -> ColumnElement[bool]:
@@ -396,7 +414,10 @@ async def forget(
         segment_now = rewritten.get(claim.rewrite.place)
         if segment_now is None or segment_now.is_gone or segment_now.is_empty:
             gone.append(claim.key)
-        elif ordinals := claim.ordinals.union(map(ordinal_of, segment_now.found)):
+            continue
+        here = segment_now.erased
+        ordinals = {n for n, places in claim.captures.items() if places <= here}
+        if ordinals := ordinals.union(map(ordinal_of, segment_now.found)):
             spans = MultiRange(Range(n, n + 1) for n in sorted(ordinals))
             added.append(dict(zip(("of", "key", "added"), (*claim.key, spans), strict=True)))
     if added:

@@ -5,7 +5,7 @@ written (`Overwritten.next_hash`) · put · delete the older versions · read th
 that is overwritten already counts as done, so all of it can be repeated.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -51,13 +51,13 @@ READ_AGAIN: Final = "SegmentWritten"
 class Rewrite:
     """What of a segment is to be overwritten.
 
-    `names`: entries; `ordinals`: captures; `offsets`: of entries by where their data lie, in
+    `names`: entries, and where their data lie, if that is known; `ordinals`: captures; `offsets`: of entries by where their data lie, in
     groups: one whose entries are not of one capture is left. `kept`: where data lie that others
     point to. `hashes`: what the segment may be; none: it is not known; `size`: its bytes.
     """
 
     place: StorageKey
-    names: frozenset[str] = frozenset()
+    names: Mapping[str, int | None] = field(default_factory=dict)
     ordinals: frozenset[int] = frozenset()
     offsets: tuple[frozenset[int], ...] = ()
     kept: frozenset[int] = frozenset()
@@ -162,7 +162,7 @@ def _choose(entries: Sequence[Entry], overwritten: Overwritten) -> list[Entry]:
     def is_doomed(entry: Entry) -> bool:
         if entry.offset in rewrite.kept or entry.name == ERASED:
             return False
-        if entry.name in rewrite.names or entry.offset in chosen:
+        if rewrite.names.get(entry.name, -1) in {None, entry.offset} or entry.offset in chosen:
             return True
         capture = _capture_of(entry) if rewrite.ordinals else None
         return capture is not None and ordinal_of(capture) in rewrite.ordinals

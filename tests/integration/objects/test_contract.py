@@ -226,7 +226,7 @@ def test_entries_of_a_segment_are_overwritten_in_place(blobs: Blobs) -> None:
     blobs.put(place, packed.tar, content_type="application/x-tar")
     known = frozenset({sha256(packed.tar).hexdigest()})
     for number in range(2):
-        name = frozenset({f"{ids[number]}.data"})
+        name = {f"{ids[number]}.data": None}
         rewrite = Rewrite(place, names=name, hashes=known, size=len(packed.tar))
         [read] = blobs.read_segments([rewrite])
         assert (read.fault, read.bytes) == (None, len(b"datum 0"))

@@ -250,7 +250,7 @@ async def test_an_old_eraser_that_writes_late_brings_nothing_back(
     [capture] = await storing.fetch(
         select(inference.c.capture_id).where(inference.c.uid == second.uid)
     )
-    names = frozenset({f"{capture}.data"})
+    names = {f"{capture}.data": None}
     erasure = await storing.request(first)
     with Slow(settings) as blobs:
         assert await storing.make_eraser(blobs).finish(erasure) == "deleted"

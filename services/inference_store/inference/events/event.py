@@ -11,7 +11,8 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
-from inference_store.inference.layout import check_id, member_of
+from inference_store.inference.layout import check_id, member_of, segment_of_key
+from inference_store.inference.tar import BLOCK
 from inference_store.inference.task_types import task_type_named
 
 SCHEME = "s3://"
@@ -59,7 +60,7 @@ class Buckets:
             raise ValueError(
                 f"{key!r}: keys that begin with {' or '.join(self.closed)} are the store's own"
             )
-        return StorageKey(bucket, _check_key(key))
+        return StorageKey(bucket, _check_place(_check_key(key)))
 
     def is_closed(self, key: StorageKey) -> bool:
         """Return whether the key is one of our own, which no blob of an inference has."""
@@ -77,6 +78,17 @@ def _check_key(key: str) -> str:
         raise ValueError("the storage key holds NUL")
     if not {".", ".."}.isdisjoint(key.split("/")):
         raise ValueError("URL paths resolve `.` and `..`: no client can request such a key")
+    return key
+
+
+def _check_place(key: str) -> str:
+    """Refuse what would show or erase captures of others: a whole segment, and a place in one where
+    no member can be."""
+    if segment_of_key(key) is not None:
+        raise ValueError("a segment holds many captures: a key names one, `#<offset>+<length>`")
+    member = member_of(key)
+    if member is not None and member.offset < BLOCK:
+        raise ValueError(f"no member of a segment begins before byte {BLOCK}")
     return key
 
 
