@@ -5,9 +5,11 @@ the other. Each is addressed by its range of bytes (`layout.Member`), which neve
 erasure overwrites the bytes with zeros, and renames the entry to `erased`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
+
+from inference_store.inference.layout import Kind
 
 BLOCK: Final = 512
 """Bytes of a tar's header; data fill a multiple of it."""
@@ -15,7 +17,11 @@ END: Final = bytes(2 * BLOCK)
 """The end of a tar."""
 ERASED: Final = "erased"
 """The name of an entry whose bytes were overwritten."""
-SUFFIXES: Final = {"data": ".data", "response": ".response", "metadata": ".metadata.json"}
+SUFFIXES: Final[Mapping[Kind, str]] = {
+    "data": ".data",
+    "response": ".response",
+    "metadata": ".metadata.json",
+}
 """What an entry's name has behind its capture's id, by the kind of the blob."""
 CONTENT_TYPE: Final = "application/x-tar"
 _PIECE: Final = 1024 * 1024

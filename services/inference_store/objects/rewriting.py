@@ -51,9 +51,10 @@ READ_AGAIN: Final = "SegmentWritten"
 class Rewrite:
     """What of a segment is to be overwritten.
 
-    `names`: entries, and where their data lie, if that is known; `ordinals`: captures; `offsets`: of entries by where their data lie, in
-    groups: one whose entries are not of one capture is left. `kept`: where data lie that others
-    point to. `hashes`: what the segment may be; none: it is not known; `size`: its bytes.
+    `names`: entries, and where their data lie, if that is known; `ordinals`: captures; `offsets`:
+    of entries by where their data lie, in groups: one whose entries are not of one capture is left.
+    `kept`: where data lie that others point to. `hashes`: what the segment may be; none: it is not
+    known; `size`: its bytes.
     """
 
     place: StorageKey

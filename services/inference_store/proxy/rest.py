@@ -38,7 +38,7 @@ from inference_store.proxy.rest_messages import (
     end_to_end,
     read_length,
 )
-from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Routing
+from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Route, Routing
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
 _Body = bytes | AsyncIterator[bytes]
@@ -64,34 +64,45 @@ class Forwarding:
     stripping: Stripping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            if self.captures.queue.is_needed and scope["method"] == "POST":
-                await self.captures.queue.wait(read_length(scope["headers"]) or 0)
-            await ForwardedCall(self, scope, receive, send).run()
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(
+            transport="rest",
+            method=scope["method"],
+            path=scope["raw_path"].decode("latin-1"),
+            query=scope["query_string"].decode("latin-1"),
+            received_at=datetime.now(UTC),
+        )
+        route = self.routing.route("rest", exchange.method, exchange.path)
+        if route.call and self.captures.queue.is_needed:
+            await self.captures.queue.wait(read_length(scope["headers"]) or 0)
+        call = ForwardedCall(self, scope, receive, send, exchange=exchange, route=route)
+        await call.run()
 
 
 class ForwardedCall:
     """One call. Capture cannot fail it."""
 
-    def __init__(self, app: Forwarding, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        app: Forwarding,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        exchange: Exchange,
+        route: Route,
+    ) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._caller, self._has_query = scope["extensions"][CONNECTION]
-        method, path = scope["method"], scope["raw_path"].decode("latin-1")
-        self._route = route = app.routing.route("rest", method, path)
+        self._route, self._exchange = route, exchange
         self._upstream: Upstream | None = app.upstreams.get(route.upstream.name)
         self._headers: Raw = end_to_end(scope["headers"])
-        self._exchange = exchange = Exchange(
-            transport="rest",
-            method=method,
-            path=path,
-            query=scope["query_string"].decode("latin-1"),
-            received_at=datetime.now(UTC),
-        )
         self._reservation: Reservation | None = None
         length = read_length(self._headers) or 0
         if route.call:
             exchange.request_headers = as_text(self._headers)
-            head = len(path) + len(exchange.query) + head_size(exchange.request_headers)
+            head = len(exchange.path) + len(exchange.query) + head_size(exchange.request_headers)
             self._reservation = app.captures.begin(length, head)
         self._captured_request = CapturedBody(exchange.request, self._reservation, length)
         self._captured_answer = CapturedBody(exchange.response, self._reservation)

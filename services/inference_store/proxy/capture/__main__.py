@@ -66,7 +66,7 @@ _LAST_REPORT_SECONDS: Final = 3.0
 _REPORT_SHARE: Final = 1 / 3
 """Of the grace, the final report has its share, but no more than those seconds."""
 BUFFER = 256 * 1024
-UPLOAD_THREADS: Final = 4
+UPLOAD_THREADS: Final = 8
 """Threads that write blobs."""
 _NICER = 10
 """Than the serving process: beside it on a busy processor this one gets a tenth."""
@@ -102,7 +102,7 @@ def main(connection: int, counters: int, lock: int) -> None:
 # ended.
 
 # Segments being sent for each thread that writes blobs: the others wait for Kafka.
-_SENDERS_PER_THREAD: Final = 2
+_SENDERS_PER_THREAD: Final = 1
 _DRAINERS: Final = 2
 _POLL_SECONDS: Final = 0.02
 # How long the start waits to hear whether the bucket locks objects, and how often it is asked.
@@ -336,7 +336,9 @@ class Recorder:
         """Put single objects from now on if the bucket locks new ones: of a locked segment nothing
         could be erased before all of it."""
         with contextlib.suppress(ObjectStoreUnavailable):
-            if await asyncio.to_thread(locks_objects, self._settings):
+            # not in a thread that the end waits for
+            loop = asyncio.get_running_loop()
+            if await loop.run_in_executor(self._threads, locks_objects, self._settings):
                 self._packing.is_packed = False
                 _log.error(
                     "the bucket locks new objects: captures are not packed",

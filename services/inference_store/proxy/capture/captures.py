@@ -127,67 +127,71 @@ class Reservation:
             self.pass_through()
 
 
-# Calls wait if captures hold more than this share of the memory: the rest is for the bodies of
-# calls in progress.
+# Calls wait if exchanges that were handed over hold more than this share of the memory: the rest is
+# for calls in progress.
 _CROWDED: Final = 3 / 4
 _LOOK_SECONDS: Final = 0.002
 # How often it is asked whether a server is unavailable.
 _ASK_SECONDS: Final = 0.5
-# If nothing becomes free for so long, no call waits for a while.
+# If nothing becomes free for so long, no call waits.
 _STUCK_SECONDS: Final = 1.0
-_PATIENCE_SECONDS: Final = 10.0
 
 
 class Queue:
-    """Calls that wait a moment until there is room for their capture. So a busy processor is shared
-    between serving and capturing, instead of serving all calls and capturing few.
+    """Calls that wait a moment while captures are behind. So a busy processor is shared between
+    serving and capturing, instead of serving all calls and capturing few.
 
-    None waits longer than `seconds`, and none at all while a server is unavailable, or for a while
-    after nothing became free: what is missing then is not a processor's time.
+    None waits longer than `seconds`, and none at all while a server is unavailable or nothing
+    becomes free: what is missing then is not a processor's time.
     """
 
-    def __init__(self, budget: Budget, seconds: float, is_away: Callable[[], bool]) -> None:
-        self._budget, self._seconds, self._is_away = budget, seconds, is_away
+    def __init__(
+        self, budget: Budget, seconds: float, is_away: Callable[[], bool], handed: Callable[[], int]
+    ) -> None:
+        """`handed` returns how many bytes were handed over since the start."""
+        self._budget, self._seconds, self._is_away, self._handed = budget, seconds, is_away, handed
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._looking: asyncio.TimerHandle | None = None
-        self._patient_from = self._asked = self._moved = 0.0
-        self._freed = 0
+        self._asked = self._moved = 0.0
+        self._away, self._freed = False, -1
 
     @property
     def is_needed(self) -> bool:
         """True if a call that is to be captured should call `wait`."""
-        return bool(self._waiting) or self._budget.held > self._budget.limit * _CROWDED
+        return self._handed() - self._budget.freed > self._budget.limit * _CROWDED
 
     async def wait(self, size: int) -> None:
-        """Wait until there is room for `size` bytes, and those before have theirs; not long."""
+        """Wait in turn until captures have made room; not long. `size`: of the request's body."""
         loop = asyncio.get_running_loop()
-        if loop.time() > self._asked + _ASK_SECONDS:
-            self._asked = loop.time()
-            if self._is_away():
-                self._patient_from = self._asked + _ASK_SECONDS
-        if loop.time() < self._patient_from or not self._seconds:
+        self._observe(loop.time())
+        if self._away or not self._seconds or loop.time() > self._moved + _STUCK_SECONDS:
             return
         turn = loop.create_future()
-        self._moved = self._moved if self._waiting else loop.time()
-        self._waiting.append((turn, size))
+        self._waiting.append((turn, OVERHEAD + size))
         self._looking = self._looking or loop.call_later(_LOOK_SECONDS, self._look)
-        await asyncio.wait({turn}, timeout=self._seconds)
-        if not turn.done():
+        try:
+            await asyncio.wait({turn}, timeout=self._seconds)
+        finally:
             turn.cancel()
-            if loop.time() > self._moved + _STUCK_SECONDS:
-                self._patient_from = loop.time() + _PATIENCE_SECONDS
+
+    def _observe(self, now: float) -> None:
+        if self._budget.freed != self._freed:
+            self._freed, self._moved = self._budget.freed, now
+        if now > self._asked + _ASK_SECONDS:
+            self._asked, self._away = now, self._is_away()
 
     def _look(self) -> None:
-        """Let the first calls go on that there is room for."""
-        room = self._budget.limit * _CROWDED - self._budget.held
-        while self._waiting and (self._waiting[0][0].done() or self._waiting[0][1] <= room):
+        """Let the first calls go on that there is room for; a large one needs no more than some."""
+        loop, self._looking = asyncio.get_running_loop(), None
+        self._observe(loop.time())
+        behind = self._handed() - self._budget.freed
+        while self._waiting and (self._away or behind <= self._budget.limit * _CROWDED):
             turn, size = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
-                room -= size
-        loop, self._looking = asyncio.get_running_loop(), None
-        if self._budget.freed != self._freed:
-            self._freed, self._moved = self._budget.freed, loop.time()
+                behind += size
+        while self._waiting and self._waiting[0][0].done():
+            self._waiting.popleft()
         if self._waiting:
             self._looking = loop.call_later(_LOOK_SECONDS, self._look)
 
@@ -221,8 +225,12 @@ class Captures:
         self._counts = Counts(self.producer, self.producer, now, self._counters.values)
         self._budget = Budget(self._counters.values, settings.proxy_capture_bytes)
         self._body_bytes = settings.proxy_body_bytes
+        self._handed_bytes = 0
         self.queue = Queue(
-            self._budget, settings.proxy_capture_wait_seconds, lambda: bool(self._find_away())
+            self._budget,
+            settings.proxy_capture_wait_seconds,
+            lambda: bool(self._find_away()),
+            lambda: self._handed_bytes,
         )
         """Calls that wait for room."""
         self._refuse = partial(self._counts.refuse, "no_budget")
@@ -345,6 +353,7 @@ class Captures:
             self._budget.give_back(reserved)
             return
         self._counts.see()
+        self._handed_bytes += reserved
         self._process.hand(write_exchange(exchange, call, route, reserved), reserved)
 
     def _write_handshake(self, handed: int) -> bytes:

@@ -16,6 +16,8 @@ OVERHEAD: Final = 512
 # With more models whose segments are open at once, or with more than this share of the budget in
 # open segments, the oldest is closed.
 _MOST_OPEN: Final = 256
+# How long exchanges stay in memory after the spool had no room for one.
+_REFUSED_SECONDS: Final = 1.0
 _OPEN_SHARE: Final = 1 / 4
 
 
@@ -42,13 +44,18 @@ class Packing:
         # in the order in which they were opened
         self._open: dict[str, Segment] = {}
         self._open_bytes = 0
+        self._spool_from = 0.0
 
     def add(self, chosen: ChosenExchange, producer: str, sequence: int, reserved: int) -> None:
         """Add an exchange, and free of its `reserved` bytes what it does not need any more."""
         half_full = self._budget.held > self._budget.limit // 2
         folder = self._spools.find_folder(half_full=half_full)
-        if folder is None or not self._append(folder, chosen, producer, sequence, reserved):
-            self._append(None, chosen, producer, sequence, reserved)
+        if folder is not None and time.monotonic() >= self._spool_from:
+            if self._append(folder, chosen, producer, sequence, reserved):
+                return
+            # not at once again: each try ends an open segment
+            self._spool_from = time.monotonic() + _REFUSED_SECONDS
+        self._append(None, chosen, producer, sequence, reserved)
 
     def _append(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any, TypeAlias
+from zlib import crc32
 
 import imagesize
 
@@ -378,7 +379,9 @@ class CaptureBuilder:
         captured |= {"segment": segment.key} if segment.key else {}
         chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
         for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
-            rest = {"request": requests[index], "capture": captured}
+            # for what a power failure leaves of a spool
+            checksum = {"response_crc32": crc32(inference.response or b"")}
+            rest = {"request": requests[index], "capture": captured | checksum}
             event = self._build_inference(draft, index, inference, ids, rest)
             key = f"{self._model_id}/{ids.inference_id}".encode()
             events.append(Event(sequence, key, event))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from math import inf
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -26,7 +26,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.events.wire import rfc3339
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.inference.producer_reports import encode as encode_report
-from inference_store.inference.tar import CONTENT_TYPE, END
+from inference_store.inference.tar import CONTENT_TYPE
 from inference_store.platform.backoff import Backoff
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import (
@@ -41,6 +41,7 @@ from inference_store.proxy.capture.segments import (
     Contents,
     Event,
     Segment,
+    cut_segment,
     describe_segment,
     read_segment,
     stamp_event,
@@ -58,7 +59,6 @@ _STOP_SECONDS = 3.0
 _LINGER_MILLISECONDS = 5
 # Of a batch of events: brokers take a mebibyte.
 _BATCH_BYTES = 256 * 1024
-_T = TypeVar("_T")
 
 
 class Publisher:
@@ -78,29 +78,30 @@ class Publisher:
         Raises one of KAFKA_ERRORS. An idempotent producer retries by itself as long as the broker
         is unavailable, so it may take as long as that.
         """
-        kafka = await self._start_producer()
+        done, refused, alone = 0, set[int](), 0
+        while done < len(events):
+            kafka = await self._start_producer()
+            builder = kafka.create_batch()
+            rest = events[done:] if done >= alone else events[done : done + 1]
+            fit = list(takewhile(partial(_append, builder, producer.encode()), rest))
+            try:
+                await self._await_acknowledgement(kafka, self._send(kafka, builder))
+            except _TOO_LARGE:
+                # its number is missing in the sequence: this producer takes no more
+                await self._discard(kafka)
+                if len(fit) > 1:  # not all of them: each for itself
+                    alone = done + len(fit)
+                    continue
+                refused.add(fit[0].sequence)
+            done += len(fit)
+        return refused
+
+    async def _send(self, kafka: AIOKafkaProducer, builder: BatchBuilder) -> None:
         topic = self._settings.kafka_topic
         partitions = sorted(await kafka.partitions_for(topic))
         self._turn += 1
         partition = partitions[self._turn % len(partitions)]
-
-        async def send_all(events: Sequence[Event]) -> Set[int]:
-            batches: list[tuple[list[Event], asyncio.Future[Any]]] = []
-            while rest := events[sum([len(some) for some, _ in batches]) :]:
-                builder = kafka.create_batch()
-                fit = list(takewhile(partial(_append, builder, producer.encode()), rest))
-                batch = await kafka.send_batch(builder, topic, partition=partition)
-                batches.append((fit, batch))
-            refused = set[int]()
-            for some, batch in batches:
-                try:
-                    await batch
-                except _TOO_LARGE:
-                    ones = [] if len(some) == 1 else [await send_all([event]) for event in some]
-                    refused |= {some[0].sequence} if len(some) == 1 else set().union(*ones)
-            return refused
-
-        return await self._await_acknowledgement(kafka, send_all(events))
+        await (await kafka.send_batch(builder, topic, partition=partition))
 
     async def report(self, key: bytes, value: bytes) -> None:
         """Send a report; returns when it is acknowledged. Raises one of KAFKA_ERRORS."""
@@ -114,17 +115,17 @@ class Publisher:
             await self._discard(self._producer)
 
     async def _await_acknowledgement(
-        self, kafka: AIOKafkaProducer, sending: Coroutine[Any, Any, _T]
-    ) -> _T:
-        """Wait for an acknowledgement, and return its result. Raises ProducerClosed if the producer
-        is discarded meanwhile: it never answers what it still holds then."""
+        self, kafka: AIOKafkaProducer, sending: Coroutine[Any, Any, object]
+    ) -> None:
+        """Wait for an acknowledgement. Raises ProducerClosed if the producer is discarded
+        meanwhile: it never answers what it still holds then."""
         work = asyncio.ensure_future(sending)
         end = asyncio.ensure_future(self._given_up[kafka].wait())
         try:
             await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ProducerClosed
-            return await work
+            await work
         except KafkaError as error:
             if not error.retriable:  # this producer may refuse everything from now on
                 await self._discard(kafka)
@@ -250,11 +251,12 @@ class Deliveries:
             return await loop.run_in_executor(self._threads, self._put, item)
 
     def _put(self, item: Segment | Spooled) -> tuple[Contents, bytes]:
-        tar = item.path.read_bytes() if isinstance(item, Spooled) else item.tar
         if isinstance(item, Spooled) or not item.key:
-            contents = read_segment(tar)
-            tar = tar[: contents.size] + END
+            raw = item.read() if isinstance(item, Spooled) else item.tar
+            contents = read_segment(raw)
+            tar = cut_segment(raw, contents)
         else:
+            tar = item.tar
             sequences = {event.sequence for event in item.events}
             contents = Contents(item.key, len(tar), item.captures, sequences, item.events)
         for blob in contents.objects:

@@ -15,23 +15,34 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from io import FileIO
+from mmap import mmap
 from typing import Any, Final
 from uuid import UUID
+from zlib import crc32
 
 import orjson
 
 from inference_store.inference import events
 from inference_store.inference.content_types import JSON, response_type_of
-from inference_store.inference.json_text import by_name, root, write_json
+from inference_store.inference.json_text import cut_members, write_json
 from inference_store.inference.layout import (
     MOST_MEMBERS,
     Kind,
     Member,
     key_of,
+    ordinal_of,
     packed_capture_id,
     segment_key,
 )
-from inference_store.inference.tar import BLOCK, END, SUFFIXES, make_header, pad, read_header
+from inference_store.inference.tar import (
+    BLOCK,
+    END,
+    ERASED,
+    SUFFIXES,
+    make_header,
+    pad,
+    read_header,
+)
 
 
 def uuid7() -> UUID:
@@ -239,79 +250,123 @@ def describe_segment(tar: bytes, captures: int) -> bytes:
 
 @dataclass(slots=True)
 class Contents:
-    """The whole exchanges at the beginning of a tar."""
+    """The whole exchanges of a tar."""
 
     key: str = ""
     """Of the segment's object; empty with packing off."""
     size: int = 0
+    """Up to the end of the last one."""
     captures: int = 0
+    """The highest ordinal of a capture, and one."""
     sequences: set[int] = field(default_factory=set)
     events: list[Event] = field(default_factory=list)
     objects: list[Blob] = field(default_factory=list)
     """With packing off: what to put instead of the tar."""
+    holes: list[tuple[int, int]] = field(default_factory=list)
+    """What cannot be read, from block to block: a power failure may leave it."""
 
 
-def read_segment(tar: bytes) -> Contents:
-    """Read a tar up to where its writer was killed: the rest is left out. An exchange counts if all
-    its captures are whole."""
+def read_segment(tar: bytes | mmap, *, count_only: bool = False) -> Contents:
+    """Read a tar up to where its writer was killed. An exchange counts if all its captures are
+    whole; what else there is of it is left out. `count_only`: read nothing but the sequences."""
     contents = Contents()
-    at, blobs = 0, dict[str, tuple[int, bytes]]()
-    events: list[Event] = []
-    objects: list[Blob] = []
-    with suppress(ValueError, KeyError):  # the end, torn or not
-        while True:
+    at = start = 0
+    blobs: dict[str, tuple[int, bytes]] = {}
+    captures: list[_Capture] = []
+    while at + BLOCK <= len(tar):
+        try:
             entry = read_header(tar[at : at + BLOCK], at + BLOCK)
-            data = tar[entry.offset : entry.offset + entry.size]
-            at = entry.offset + entry.size + len(pad(entry.size))
-            if at > len(tar):
-                break
-            blobs[entry.name.partition(".")[2]] = entry.offset, data
-            if not entry.name.endswith(SUFFIXES["metadata"]):
-                continue
-            capture = _Capture(blobs)
-            contents.key = capture.segment
-            events.append(capture.event)
-            objects += capture.list_objects()
-            blobs = {}
-            if capture.is_last:
-                contents.size = at
-                contents.captures += len(events)
-                contents.sequences.add(capture.event.sequence)
-                contents.events += events
-                contents.objects += () if contents.key else objects
-                events, objects = [], []
+            kind = _KINDS[entry.name.partition(".")[2]]
+        except (ValueError, KeyError):  # the end, or a block that was lost
+            at, blobs, captures = at + BLOCK, {}, []
+            continue
+        if kind in blobs:  # of a capture that is not whole
+            blobs, captures = {}, []
+        start = start if blobs or captures else at
+        end = entry.offset + entry.size + len(pad(entry.size))
+        if end > len(tar):
+            break
+        is_read = kind == "metadata" or not count_only
+        blobs[kind] = (
+            entry.offset,
+            tar[entry.offset : entry.offset + entry.size] if is_read else b"",
+        )
+        at = end
+        if kind != "metadata":
+            continue
+        try:
+            captures.append(_Capture(entry.name, blobs, is_whole=not count_only))
+            if captures[-1].index != len(captures) - 1:
+                raise ValueError("captures before it are missing")
+        except Exception:  # whatever a lost block makes of a document
+            blobs, captures = {}, []
+            continue
+        blobs = {}
+        if captures[-1].is_last:
+            _add(contents, captures, (start, end))
+            captures = []
     return contents
 
 
-class _Capture:
-    """A capture read back from a segment. Raises ValueError, KeyError for what is not whole."""
+def _add(contents: Contents, captures: "Sequence[_Capture]", span: tuple[int, int]) -> None:
+    if contents.size < span[0]:
+        contents.holes.append((contents.size, span[0]))
+    contents.size, contents.key = span[1], captures[0].segment
+    contents.captures = max(contents.captures, *(each.ordinal + 1 for each in captures))
+    contents.sequences.add(captures[0].sequence)
+    contents.events += [each.event for each in captures if each.event is not None]
+    if not contents.key:
+        contents.objects += [blob for each in captures for blob in each.list_objects()]
 
-    def __init__(self, blobs: Mapping[str, tuple[int, bytes]]) -> None:
-        self._blobs = {kind: blobs.get(suffix[1:]) for kind, suffix in SUFFIXES.items()}
-        offset, blob = blobs[SUFFIXES["metadata"][1:]]
-        spans = by_name(blob, root(blob))
-        raw = blob[slice(*spans["event"])]
-        try:
-            captured = orjson.loads(blob[slice(*spans["capture"])])
-            self._event = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            raise ValueError("the metadata blob is torn") from None
-        data, hash = self._blobs["data"], self._event.get("data_hash", "")
+
+def cut_segment(tar: bytes, contents: Contents) -> bytes:
+    """Return the tar without what cannot be read: an erased entry is in its place."""
+    if not contents.holes:
+        return tar[: contents.size] + END
+    cut = bytearray(tar[: contents.size] + END)
+    for start, end in contents.holes:
+        size = end - start - BLOCK
+        cut[start:end] = make_header(ERASED, size, 0) + bytes(size)
+    return bytes(cut)
+
+
+_KINDS: Final[Mapping[str, Kind]] = {suffix[1:]: kind for kind, suffix in SUFFIXES.items()}
+
+
+class _Capture:
+    """A capture read back from a segment. Raises whatever a damaged document causes."""
+
+    def __init__(
+        self, name: str, blobs: Mapping[str, tuple[int, bytes]], *, is_whole: bool
+    ) -> None:
+        """`is_whole`: check its blobs, and make its event."""
+        self._blobs = blobs
+        offset, blob = blobs["metadata"]
+        members = cut_members(blob)
+        raw, captured = members["event"], orjson.loads(members["capture"])
+        self._event = event = orjson.loads(raw)
+        self.ordinal = ordinal_of(UUID(name.partition(".")[0]))
+        self.segment, self.sequence = captured.get("segment", ""), captured["sequence"]
+        self.index = event["batch_index"]
+        self.is_last = self.index + 1 == event["batch_size"]
+        self.event: Event | None = None
+        if is_whole:
+            response = blobs.get("response", (0, None))[1]
+            self._check(captured["response_crc32"], response)
+            metadata = blob[: blob.index(_EVENT + raw)] + b"}"
+            key = str(Member(self.segment, offset, len(blob)))
+            value = complete_event(raw, metadata_key=key, metadata=metadata, response=response)
+            name = f"{event['model_id']}/{event['inference_id']}"
+            self.event = Event(self.sequence, name.encode(), value)
+
+    def _check(self, checksum: int, response: bytes | None) -> None:
+        data, hash = self._blobs.get("data"), self._event.get("data_hash", "")
         if data is not None and len(hash) == 64 and sha256(data[1]).hexdigest() != hash:
-            raise ValueError("the data are torn")
-        self.segment = captured.get("segment", "")
-        self.is_last = self._event["batch_index"] + 1 == self._event["batch_size"]
-        response = self._blobs["response"]
-        self.event = Event(
-            captured["sequence"],
-            f"{self._event['model_id']}/{self._event['inference_id']}".encode(),
-            complete_event(
-                raw,
-                metadata_key=str(Member(self.segment, offset, len(blob))),
-                metadata=blob[: spans["event"].start - len(_EVENT)] + b"}",
-                response=None if response is None else response[1],
-            ),
-        )
+            raise ValueError("the data are damaged")
+        if crc32(response or b"") != checksum:
+            raise ValueError("the response is damaged")
+        if (data is None) != (not self._event["data_storage_key"]):
+            raise ValueError("the data are missing")
 
     def list_objects(self) -> list[Blob]:
         """Return its blobs as single objects."""
@@ -320,9 +375,8 @@ class _Capture:
         return [
             Blob(
                 self._event[f"{keys[kind]}_storage_key"],
-                types.get(kind) or response_type_of(found[1]),
-                found[1],
+                types.get(kind) or response_type_of(data),
+                data,
             )
-            for kind, found in self._blobs.items()
-            if found is not None
+            for kind, (_, data) in self._blobs.items()
         ]

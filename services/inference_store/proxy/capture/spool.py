@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import FileIO
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -223,18 +224,21 @@ class Folder:
         folder is of our own producer, whose process was killed; its captures are counted as seen
         already, and `Counts.go_on` counts those that are missing. Raises OSError; then nothing is
         counted."""
-        paths = sorted(self._path.iterdir())
-        found = [(path, read_segment(path.read_bytes())) for path in paths if path.suffix == _TAR]
+        paths = [path for path in sorted(self._path.iterdir()) if path.suffix == _TAR]
+        found = [(path, path.stat().st_size, _count(path)) for path in paths]
         self._settle_report()
-        for path, contents in found:
-            if not contents.sequences:
+        for path, size, sequences in found:
+            if not sequences:
+                _log.warning(
+                    "nothing of a segment can be read", action="spool_torn", path=str(path)
+                )
                 self._unlink(path)
                 continue
-            for sequence in () if own else contents.sequences:
+            for sequence in () if own else sequences:
                 self.counts.count_spooled(sequence)
-            self._change(path.stat().st_size)
-            self._add(len(contents.sequences))
-            self._unclaimed.append(Spooled(self, path, len(contents.sequences)))
+            self._change(size)
+            self._add(len(sequences))
+            self._unclaimed.append(Spooled(self, path, len(sequences)))
 
     def take(self) -> "Spooled | None":
         """Claim a segment that no task publishes yet, the oldest first; None if there is none."""
@@ -325,6 +329,15 @@ class Folder:
             self._waiting += exchanges
 
 
+def _count(path: Path) -> set[int]:
+    """Return the sequences of the whole exchanges of a segment. Raises OSError."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:  # what is empty cannot be mapped
+            return set()
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as tar:
+            return read_segment(tar, count_only=True).sequences
+
+
 def _sync_folder(path: Path) -> None:
     folder = os.open(path, os.O_RDONLY)
     try:
@@ -340,6 +353,14 @@ class Spooled:
     folder: Folder
     path: Path
     exchanges: int
+
+    def read(self) -> bytes:
+        """Return its bytes; none if the disk does not give them any more."""
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            _log.error("the spool cannot be read", action="draining", error=str(error))
+            return b""
 
     @property
     def counts(self) -> Counts:
@@ -362,6 +383,7 @@ class Spools:
         # counts from the start, and reports on what this one left.
         self._reporter, self._began = str(uuid7()), datetime.now(UTC)
         self._own: Folder | None = None
+        self._settled = set[str]()
         self.adopted: tuple[Folder, ...] = ()
         """Folders of dead processes."""
         SPOOL_LIMIT.set(0 if self._mode == "off" else settings.proxy_spool_bytes)
@@ -410,6 +432,9 @@ class Spools:
         if self._own is None:
             return
         for producer, lock in lock_dead_producers(self._root):
+            if producer in self._settled:  # files of others are left in it
+                os.close(lock)
+                continue
             counts = Counts(producer, self._reporter, self._began)
             folder = Folder(self._root, counts, self._room, lock, fsync=self._fsync)
             try:
@@ -430,6 +455,7 @@ class Spools:
     def close_folder(self, settled: Folder) -> None:
         """Close an empty adopted folder."""
         self.adopted = tuple(folder for folder in self.adopted if folder is not settled)
+        self._settled.add(settled.counts.producer)
         settled.close()
 
     def find_folder(self, *, half_full: bool) -> Folder | None:

@@ -19,7 +19,7 @@ from inference_store.proxy.capture import __main__ as capturing
 from inference_store.proxy.capture import process
 from inference_store.proxy.capture.__main__ import UPLOAD_THREADS
 from inference_store.proxy.capture.captures import MOST_CHUNKS, OVERHEAD, PART, Captures, Queue
-from inference_store.proxy.capture.counts import COUNTER_COUNT, Budget, CounterId
+from inference_store.proxy.capture.counts import COUNTER_COUNT, Budget
 from inference_store.proxy.configuration import Rules, Sampling
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call
@@ -277,38 +277,36 @@ async def test_a_last_report_that_kafka_missed_comes_with_the_next_one(tmp_path:
     assert len(log.events) == 4
 
 
-async def test_calls_wait_in_turn_while_captures_are_behind() -> None:
-    values = [0] * COUNTER_COUNT
-    budget = Budget(values, 100)
-    assert budget.take(90)
-    queue = Queue(budget, PATIENT, lambda: False)
+def make_queue(seconds: float, *, is_away: bool = False) -> tuple[Queue, Budget]:
+    """Make a queue before captures that hold all of a budget of 100 kB."""
+    budget = Budget([0] * COUNTER_COUNT, 100_000)
+    assert budget.take(100_000)
+    queue = Queue(budget, seconds, lambda: is_away, lambda: 100_000)
     assert queue.is_needed
-    turns: list[int] = []
+    return queue, budget
 
-    async def call(number: int) -> None:
-        await queue.wait(30)
-        turns.append(number)
-        assert budget.take(30)
 
-    calls = [asyncio.create_task(call(number)) for number in (1, 2)]
+async def test_calls_wait_in_turn_while_captures_are_behind() -> None:
+    queue, budget = make_queue(PATIENT)
+    gone, *calls = [asyncio.create_task(queue.wait(size)) for size in (10**9, 50_000, 50_000)]
     await asyncio.sleep(0)
-    budget.free(50)
-    await calls[0]
-    assert turns == [1]  # there is no room for both
-    budget.free(40)
-    await calls[1]
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert not any(call.done() for call in calls)
+    budget.free(30_000)
+    await asyncio.gather(*calls)
     assert not queue.is_needed
-    assert values[CounterId.TAKEN] - values[CounterId.FREED] == 60
+    assert not queue._waiting
 
 
 async def test_no_call_waits_for_a_server_or_long() -> None:
-    budget = Budget([0] * COUNTER_COUNT, 100)
-    assert budget.take(90)
-    away = Queue(budget, PATIENT, lambda: True)
-    off = Queue(budget, 0, lambda: False)
-    for queue in (away, off, Queue(budget, 0.01, lambda: False)):
-        assert queue.is_needed
+    for seconds, is_away in ((PATIENT, True), (0.0, False), (0.01, False)):
+        queue, _ = make_queue(seconds, is_away=is_away)
         await queue.wait(30)
+    queue, _ = make_queue(PATIENT)
+    queue._freed, queue._moved = 0, asyncio.get_running_loop().time() - 60  # nothing moves
+    await queue.wait(30)
 
 
 async def test_heads_and_parts_count_against_the_budget() -> None:

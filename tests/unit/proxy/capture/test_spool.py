@@ -13,13 +13,13 @@ import orjson
 import pytest
 
 from inference_store.inference.producer_reports import encode as encode_report
-from inference_store.inference.tar import END, iterate_entries
+from inference_store.inference.tar import BLOCK, END, iterate_entries
 from inference_store.platform.metrics import SPOOL_TROUBLE
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.prepare import Prepared
 from inference_store.proxy.capture.registrations import Work
-from inference_store.proxy.capture.segments import Event, Segment, read_segment
+from inference_store.proxy.capture.segments import Event, Segment, cut_segment, read_segment
 from inference_store.proxy.capture.spool import (
     Folder,
     Room,
@@ -127,11 +127,23 @@ def test_a_segment_torn_anywhere_keeps_its_whole_exchanges(packed: bool) -> None
     assert len(ends) == 4
 
 
-def test_changed_data_are_not_published() -> None:
-    segment = make_segment(7, data=(b"a datum",))
-    changed = segment.tar.replace(b"a datum", b"another")
-    assert changed != segment.tar
-    assert not read_segment(changed).events
+def test_a_damaged_exchange_costs_no_other() -> None:
+    """Wherever a lost block is: the rest is put as a tar, and what was lost is erased in it."""
+    segment = make_segment(7, 8, 9, data=(b"a datum", b"two"))
+    whole = read_segment(segment.tar)
+    for at in range(0, whole.size, BLOCK):
+        torn = segment.tar[:at] + bytes(BLOCK) + segment.tar[at + BLOCK :]
+        contents = read_segment(torn)
+        lost = {7, 8, 9} - contents.sequences
+        assert len(lost) == 1
+        assert contents.events == [each for each in segment.events if each.sequence not in lost]
+        cut = cut_segment(torn, contents)
+        with tarfile.open(fileobj=io.BytesIO(cut)) as plain:
+            names = plain.getnames()
+        assert names.count("erased") == (lost != {9})
+        assert [each.offset for each in iterate_entries(cut) if each.name != "erased"] == [
+            each.offset for each in iterate_entries(segment.tar) if each.name in names
+        ]
 
 
 def test_each_segment_is_taken_once_and_gone_when_it_is_published(spool: Folder) -> None:
