@@ -20,7 +20,7 @@ from inference_store.erasure.proofs import Recheck
 from inference_store.index.tables import PARTITIONED, inference, segment
 from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
-from inference_store.inference.layout import edited_key
+from inference_store.inference.layout import edited_key, packed_capture_id, segment_of_key
 from inference_store.objects import Blobs, Overwritten, Rewrite
 from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
@@ -325,6 +325,25 @@ async def test_a_stranger_that_names_a_member_takes_nothing_from_its_owner(
     await storing.erase(thief)
     assert storing.blobs.get(taken, limit=100) == b"datum 0"
     assert await storing.stored() == {forged[0].uid, last.uid}
+
+
+async def test_captures_that_an_event_invents_take_nothing(storing: Storing) -> None:
+    """Their ids are of the segment, and their keys name places where nothing of them is."""
+    model = await storing.model()
+    owners = await storing.packed(model, 3, ago(days=1))
+    place = find_place(owners[0])
+    names = segment_of_key(place.key)
+    assert names is not None
+    for number, (owner, offset) in enumerate(zip(owners, (10**7, 512, 1024), strict=True)):
+        invented = packed_capture_id(names[2], number, 1)
+        keys = (f"{place.key}#{offset}+7", None, None)
+        await storing.erase(
+            await storing.foreign(model, ago(hours=1), *keys, capture=invented, put=False)
+        )
+        assert storing.blobs.get(owner.objects[0], limit=100) == b"datum %d" % number
+    assert await storing.stored() == {owner.uid for owner in owners}
+    await storing.erase(owners[1])
+    assert storing.blobs.get(owners[0].objects[0], limit=100) == b"datum 0"
 
 
 @pytest.mark.parametrize("known", [False, True])

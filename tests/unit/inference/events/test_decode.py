@@ -18,6 +18,8 @@ from tests.properties import draw_json
 
 ZERO, TOO_EARLY = "0001-01-01T00:00:00Z", "1999-12-31T23:59:59Z"
 
+SEGMENT = "m/2026/11/30/11/01a22c4b-fadd-7c36-bb3a-2e799d3e3312.tar"
+
 
 def find_reason(payload: bytes) -> str:
     with pytest.raises(InvalidEvent) as caught:
@@ -87,6 +89,9 @@ def test_what_is_wrong_has_a_reason_and_keeps_both_ids() -> None:
         (make_payload(data_storage_key="s3://elsewhere"), "invalid_storage_key"),
         (make_payload(metadata_storage_key="x" * 1025), "invalid_storage_key"),
         (make_payload(metadata_storage_key="a/../b"), "invalid_storage_key"),
+        # others' captures, too
+        (make_payload(data_storage_key=SEGMENT), "invalid_storage_key"),
+        (make_payload(data_storage_key=f"{SEGMENT}#0+9"), "invalid_storage_key"),
     ):
         assert find_reason(payload) == reason
     with pytest.raises(InvalidEvent) as caught:
