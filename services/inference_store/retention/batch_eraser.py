@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -27,13 +27,20 @@ from inference_store.index.sidecars import CONTENT_TYPE, Identity, without_reque
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.inference.events import FIELDS, StorageKey, parse_stored
 from inference_store.inference.layout import member_of
-from inference_store.objects import NOT_ALLOWED, Blobs, Deleted, DeleteFault, Listed
+from inference_store.objects import (
+    NOT_ALLOWED,
+    READ_AGAIN,
+    Blobs,
+    Deleted,
+    DeleteFault,
+    Listed,
+    Overwritten,
+)
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.traces import stage
 
 from .leader import Leader
-from .segment_eraser import ErasedSegments, rewrite_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,26 @@ class Batch:
     def identities(self) -> set[Identity]:
         """The inferences that the marks belong to."""
         return {(mark.model, mark.uid) for mark in self.page}
+
+
+@dataclass(slots=True)
+class ErasedSegments:
+    """What became of segments: those that were `rewritten`, and faults for others."""
+
+    rewritten: dict[StorageKey, Overwritten] = field(default_factory=dict)
+    faults: list[DeleteFault] = field(default_factory=list)
+    bytes: int = 0
+
+    def has_erased(self, key: str) -> bool:
+        """Return whether a storage key was erased: of what was rewritten, only entries that were
+        named as they had to be."""
+        place = parse_stored(key)
+        if (member := member_of(place.key)) is None:
+            return True
+        segment = self.rewritten.get(StorageKey(place.bucket, member.segment))
+        if segment is None or segment.is_gone or segment.is_empty:
+            return True
+        return (member.offset, member.length) in segment.erased
 
 
 # Each batch reads the counts of keys that are not folded.
@@ -337,3 +364,90 @@ def _strip_sidecar(blob: bytes) -> bytes | None:
     except ValueError:
         return None
     return sidecars.encode(contents)
+
+
+# Erases what a batch has in segments that stay: rewrites each in place, some at a time.
+#
+# For each segment: read it, and see that it is the one that is known · note the hash of what is
+# about to be written, in a transaction of its own · write it, delete its older versions, read the
+# ranges back. After a crash the marks are there, and all is done again: what is overwritten already
+# stays as it is.
+
+# Segments, and their bytes, that are in memory at a time.
+_SEGMENTS: Final = 64
+_SEGMENT_BYTES: Final = 32 * 1024 * 1024
+_USUAL_BYTES: Final = 8 * 1024 * 1024
+_SEGMENT_TRIES: Final = 3
+
+
+async def rewrite_segments(leader: Leader, claims: Sequence[SegmentClaim]) -> ErasedSegments:
+    """Rewrite segments, those of other erasers left out. Repeatable. Raises
+    ObjectStoreUnavailable."""
+    erased = ErasedSegments()
+    for some in _split(claims):
+        await leader.check.confirm_leading()
+        await _rewrite_some(leader, some, erased)
+    if claims:
+        failpoint("retention.rewrite.after")
+    return erased
+
+
+def _split(claims: Sequence[SegmentClaim]) -> Iterator[Sequence[SegmentClaim]]:
+    some: list[SegmentClaim] = []
+    size = 0
+    for claim in claims:
+        bytes = claim.rewrite.size or _USUAL_BYTES
+        if some and (len(some) == _SEGMENTS or size + bytes > _SEGMENT_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(claim)
+        size += bytes
+    if some:
+        yield some
+
+
+async def _rewrite_some(
+    leader: Leader, claims: Sequence[SegmentClaim], erased: ErasedSegments
+) -> None:
+    waiting = claims
+    for _ in range(_SEGMENT_TRIES):
+        async with leader.engine.connect() as connection:
+            # a batch before this one may just have written them
+            waiting = await segment_claims.load_hashes(connection, waiting)
+        read = await asyncio.to_thread(
+            leader.blobs.read_segments, [claim.rewrite for claim in waiting]
+        )
+        await _note(leader, waiting, read)
+        failpoint("retention.rewrite.noted")
+        ready = [each for each in read if each.fault is None and not each.is_gone]
+        await asyncio.to_thread(leader.blobs.write_segments, ready)
+        again: list[SegmentClaim] = []
+        for claim, each in zip(waiting, read, strict=True):
+            if each.fault is not None and each.fault.code == READ_AGAIN:
+                again.append(claim)
+            elif each.fault is not None:
+                erased.faults.append(each.fault)
+            else:
+                erased.rewritten[claim.rewrite.place] = each
+                erased.bytes += each.bytes
+            each.tar.clear()
+        waiting = again
+        if not waiting:
+            return
+    reason = "others write it again and again"
+    erased.faults += [DeleteFault(claim.rewrite.place, READ_AGAIN, reason) for claim in waiting]
+
+
+async def _note(
+    leader: Leader, claims: Sequence[SegmentClaim], read: Sequence[Overwritten]
+) -> None:
+    noted = [
+        (claim, each.hash, each.next_hash)
+        for claim, each in zip(claims, read, strict=True)
+        if each.fault is None and not each.is_gone
+    ]
+    async with leader.engine.begin() as connection:
+        faults = await segment_claims.note_hashes(connection, noted, eraser=leader.id)
+    by_place = {fault.key: fault for fault in faults}
+    for each in read:
+        each.fault = each.fault or by_place.get(each.rewrite.place)
