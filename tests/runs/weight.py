@@ -22,7 +22,7 @@ BUDGETS: Final = {
     "access": (6, 1_090),
     "api": (41, 11_510),
     "cli": (9, 1_820),
-    "erasure": (29, 10_040),
+    "erasure": (29, 10_060),
     "export": (8, 2_630),
     "grpc_messages": (1, 50),
     "index": (29, 6_720),

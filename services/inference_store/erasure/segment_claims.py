@@ -30,7 +30,14 @@ from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import segment
 from inference_store.inference.events import StorageKey, parse_stored
-from inference_store.inference.layout import Member, member_of, ordinal_of, segment_of_key
+from inference_store.inference.layout import (
+    Kind,
+    Member,
+    is_edited,
+    member_of,
+    ordinal_of,
+    segment_of_key,
+)
 from inference_store.inference.tar import SUFFIXES
 from inference_store.objects import DeleteFault, Overwritten, Rewrite
 
@@ -291,13 +298,18 @@ def _add(group: _Group, mark: PendingDeletion, members: Mapping[str, Member]) ->
     group.marked.add(ordinal_of(capture))
     group.was_erased |= mark.was_erased or mark.was_certified
     parts = {"data": mark.data, "response": mark.response, "metadata": mark.metadata}
-    kinds = {"inference": SUFFIXES, "input": ("data", "metadata"), "response": ("response",)}
+    kinds: Mapping[str, Iterable[Kind]] = {
+        "inference": SUFFIXES,
+        "input": ("data", "metadata"),
+        "response": ("response",),
+    }
     for kind in kinds[mark.scope]:
         others = [key for name, key in parts.items() if name != kind]
         if mark.scope == "inference" or parts[kind] is None or parts[kind] not in others:
             member = members.get(parts[kind] or "")
             # what an edit left lies at a place that no key names any more
-            if member is not None or kind == "metadata":
+            was_edited = kind == "metadata" and is_edited(mark.metadata or "")
+            if member is not None or was_edited:
                 offset = None if member is None else member.offset
                 group.names[f"{capture}{SUFFIXES[kind]}"] = offset
     if mark.scope == "inference":
