@@ -38,7 +38,7 @@ from inference_store.inference.layout import (
     ordinal_of,
     segment_of_key,
 )
-from inference_store.inference.tar import SUFFIXES
+from inference_store.inference.tar import BLOCK, END, SUFFIXES, pad
 from inference_store.objects import DeleteFault, Overwritten, Rewrite
 
 LEASE_SECONDS: Final = 30.0
@@ -192,22 +192,18 @@ def _make_claim(row: Any, group: _Group, kept: frozenset[int]) -> SegmentClaim:
             kept=kept,
             size=row.bytes,
         ),
-        whole=not kept and _is_whole(row, erased, group),
+        whole=not kept and _is_whole(row, group),
         captures=group.captures,
         is_restored=group.was_erased,
     )
 
 
-def _is_whole(row: Any, erased: Set[int], group: _Group) -> bool:
-    """Return whether nothing of a segment would be left. What captures name has to lie in it, each
-    in a place of its own: an event may say anything."""
-    places = [place for of_one in group.captures.values() for place in of_one]
-    inside = all(offset + length <= (row.bytes or 0) for offset, length in places)
-    return (
-        inside
-        and len(set(places)) == len(places)
-        and _is_covered(row, erased | group.captures.keys())
-    )
+def _is_whole(row: Any, group: _Group) -> bool:
+    """Return whether nothing of a segment would be left, so that it need not be read: the captures
+    are all of its, and what they name fills it. An event may say anything of one capture alone."""
+    places = {place for of_one in group.captures.values() for place in of_one}
+    filled = sum(BLOCK + length + len(pad(length)) for _, length in places) + len(END)
+    return filled == row.bytes and _is_covered(row, group.captures.keys())
 
 
 def _is_covered(row: Any, ordinals: Collection[int]) -> bool:

@@ -335,13 +335,23 @@ async def test_captures_that_an_event_invents_take_nothing(storing: Storing) -> 
     names = segment_of_key(place.key)
     assert names is not None
     for number, (owner, offset) in enumerate(zip(owners, (10**7, 512, 1024), strict=True)):
-        invented = packed_capture_id(names[2], number, 1)
+        capture = packed_capture_id(names[2], number, 1)
         keys = (f"{place.key}#{offset}+7", None, None)
         await storing.erase(
-            await storing.foreign(model, ago(hours=1), *keys, capture=invented, put=False)
+            await storing.foreign(model, ago(hours=1), *keys, capture=capture, put=False)
         )
         assert storing.blobs.get(owner.objects[0], limit=100) == b"datum %d" % number
     assert await storing.stored() == {owner.uid for owner in owners}
+    invented = [
+        await storing.foreign(
+            *(model, ago(hours=1), f"{place.key}#{600 + n}+1", None, None),
+            capture=packed_capture_id(names[2], n, 1),
+            put=False,
+        )
+        for n in range(3)
+    ]
+    await storing.erase(*invented)
+    assert storing.blobs.get(owners[2].objects[0], limit=100) == b"datum 2"
     await storing.erase(owners[1])
     assert storing.blobs.get(owners[0].objects[0], limit=100) == b"datum 0"
 
