@@ -259,11 +259,10 @@ class _Bench:
                 figures: dict[str, Any] = {"rebuilt": {}, "whole": {}, "single": {}}
                 for name, members in {"loose": 0, "packed": _MEMBERS}.items():
                     events = await self._put_captures(whole, members)
-                    seconds = await rebuilding.measure(
-                        self._postgres, self._environment, events[0].model_id, count=whole
-                    )
-                    figures["rebuilt"][name] = {"inferences": whole, "seconds": seconds}
-                    print(f"  {name}: {whole:,} rebuilt in {seconds:.1f} s", flush=True)
+                    where = (self._postgres, self._environment, events[0].model_id)
+                    rebuilt = await rebuilding.measure(*where, count=whole, pids=self._servers)
+                    print(f"  {name}: {rebuilt}", flush=True)
+                    figures["rebuilt"][name] = rebuilt
                     model = await self._fill(events, bucket=BUCKET)
                     erased = await eraser.erase_by_policy(model, count=whole)
                     figures["whole"][name] = _print_erased(erased)

@@ -10,14 +10,15 @@ from benchmarks.results import Bar, format_table, mark
 # delete step and for all of it (listing, verification, rows); times of what questions take without
 # an erasure.
 ROWS, DELETED, WHOLE, TIMES = 5_000, 0.8, 0.6, 2.0
+_OBJECT_STEPS: Final = ("delete", "verify")
 # What is timed of packed captures and of loose ones: group, name, steps of it, and how many times
 # as fast packed ones have to be. One in each segment may take three times as long.
 _PACKED: Final = (
-    ("erased whole: delete and verify", "whole", "packed", ("delete", "verify"), 50.0),
+    ("erased whole: delete and verify", "whole", "packed", _OBJECT_STEPS, 50.0),
     ("erased whole: all steps", "whole", "packed", (), None),
-    ("erased, one a segment: delete and verify", "single", "spread", ("delete", "verify"), 1 / 3),
-    ("erased, one a segment: all steps", "single", "spread", (), 1 / 3),
-    ("erased, all of one segment: delete and verify", "single", "batched", ("delete", "verify"), 1.0),
+    ("erased, one a segment: delete and verify", "single", "spread", _OBJECT_STEPS, 0.33),
+    ("erased, one a segment: all steps", "single", "spread", (), 0.33),
+    ("erased, all of one segment: delete and verify", "single", "batched", _OBJECT_STEPS, 1.0),
     ("erased, all of one segment: all steps", "single", "batched", (), 1.0),
     ("rebuilt", "rebuilt", "packed", (), 10.0),
 )
@@ -42,7 +43,7 @@ def list_bars(results: Results) -> Iterator[Bar]:
     for what, _, _, ratio, bar in _list_packed(results):
         if bar:
             is_met = ratio >= bar
-            yield Bar(f"{what}, times as fast as loose", f"≥ {bar:.2g}", f"{ratio:.2f}", is_met)
+            yield Bar(f"{what}, times as fast as loose", f"≥ {bar:g}", f"{ratio:.2f}", is_met)
 
 
 def format_figures(results: Results) -> Iterator[str]:
@@ -157,4 +158,4 @@ def _list_cells(
 
 
 def _show_bar(value: float, bar: float | None) -> str:
-    return "" if bar is None else f"≥ {bar:,.4g}{mark(value >= bar)}"
+    return "" if bar is None else f"≥ {bar:,g}{mark(value >= bar)}"
