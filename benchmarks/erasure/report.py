@@ -118,7 +118,7 @@ def _list_packed(rounds: Sequence[Results]) -> Iterator[Bar]:
             [_sum_seconds(each[group][kind], steps) for each in rounds] for kind in (name, "loose")
         )
         times, count = _divide(loose, packed), rounds[0][group][name]["inferences"]
-        result = f"{times:.2f} times as fast: {median(packed):.2f} s, loose {median(loose):.2f} s"
+        result = f"{times:.3g} times as fast: {median(packed):.2f} s, loose {median(loose):.2f} s"
         yield Bar(f"{count:,} {what}", f"≥ {bar:g}" if bar else "", result, times >= bar)
 
 
