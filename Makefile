@@ -231,11 +231,12 @@ bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINU
 	@$(BIN)/python -m benchmarks.proxy --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),6) \
 		--minutes $(or $(MINUTES),10)
 
-# ROWS are erased without objects, INFERENCES with three objects each; what is loaded is kept in
-# INFERENCE_STORE_BENCH_CACHE.
-bench-erasure: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
+# ROWS are erased without objects, INFERENCES with three objects each, PACKED in segments and loose;
+# what is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
+bench-erasure: servers ## Measure erasures against plain DELETE, S3's bulk deletes, and packed beside loose ones.
 	@$(BIN)/python -m benchmarks.erasure --rows $(or $(ROWS),1000000) \
-		--inferences $(or $(INFERENCES),100000) --rounds $(or $(ROUNDS),3)
+		--inferences $(or $(INFERENCES),100000) --packed $(or $(PACKED),20000) \
+		--rounds $(or $(ROUNDS),3)
 
 # Citus has to be installed beside Postgres here; what is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
 bench-citus: servers ## Measure the same questions on one node and on a Citus of three, over SIZE=1m inferences.

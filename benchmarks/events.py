@@ -1,10 +1,11 @@
 """Events as a camera's detector sends them: made, indexed, published, and their objects put."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -14,17 +15,20 @@ import orjson
 from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.producer import KINDS
 from tests.servers.minio import S3
 
-from inference_store.index import registrations
+from inference_store.index import registrations, segments
 from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.partitions import analyse, make_missing
 from inference_store.index.writing import Indexable, build_deltas, rows_of, write, write_deltas
 from inference_store.inference.events import Buckets, decode, encode
-from inference_store.inference.layout import Kind, key_of
+from inference_store.inference.layout import Kind, Member, key_of, packed_capture_id, segment_key
 from inference_store.inference.metadata import read_metadata
+from inference_store.inference.tar import END, SUFFIXES, make_header, pad
 from inference_store.inference.task_types import read_predictions, task_type_of
+from inference_store.proxy.capture.segments import uuid7
 
 from .servers import BUCKET
 
@@ -45,8 +49,13 @@ class Event:
     metadata: bytes
     response: bytes
     model_id: str = MODEL
+    # where its blobs are in a segment, and what its event says of that; None: in objects
+    members: Mapping[Kind, Member] | None = None
+    segment: Mapping[str, Any] = field(default_factory=dict)
 
     def key(self, kind: Kind) -> str:
+        if self.members is not None:
+            return str(self.members.get(kind, ""))
         return key_of("captures", self.model_id, self.received_at, self.capture_id, kind)
 
     def message(self, *, inline: bool) -> bytes:
@@ -69,8 +78,15 @@ class Event:
             data_size=48_211,
             width=1280,
             height=720,
+            **self.segment,
             **(blobs if inline else {}),
         )
+
+    def make_document(self) -> bytes:
+        """The metadata blob as our proxy writes it: with the event, as a rebuild reads it."""
+        event = orjson.loads(self.message(inline=False))
+        metadata = orjson.loads(self.metadata)
+        return orjson.dumps({"metadata": metadata, "event": event, "request": {"id": "x"}})
 
 
 def make_events(first: int, count: int) -> Iterator[Event]:
@@ -153,6 +169,7 @@ async def index_events(
     async with engine.begin() as connection:
         now = datetime.now(UTC)
         await write(connection, [rows_of(item, dictionary, indexed_at=now) for item in items])
+        await segments.record(connection, [(item, True) for item in items])
         if count_keys:
             await write_deltas(connection, build_deltas(items, dictionary))
 
@@ -230,3 +247,29 @@ def put_objects(
         while some := list(islice(waiting, 2000)):
             stored += [each for objects in threads.map(put, some) for each in objects]
     return stored
+
+
+def put_segments(
+    store: S3Store, events: Iterable[Event], *, data: bytes, members: int
+) -> list[Event]:
+    """Put events of one model as segments of so many; return them with their places there."""
+    packed: list[Event] = []
+    waiting = iter(events)
+    while some := list(islice(waiting, members)):
+        segment, tar, about = uuid7(), bytearray(), dict[str, Any]()
+        key = segment_key("captures", some[0].model_id, some[0].received_at, segment)
+        for ordinal, event in enumerate(some):
+            places, at = dict[Kind, Member](), event.received_at.timestamp()
+            capture = packed_capture_id(segment, ordinal, int(1000 * at))
+            event = replace(event, capture_id=capture, members=places, segment=about)  # noqa: PLW2901
+            for kind in KINDS:
+                blob = {"data": data, "response": event.response}.get(kind) or event.make_document()
+                tar += make_header(f"{capture}{SUFFIXES[kind]}", len(blob), int(at))
+                places[kind] = Member(key, len(tar), len(blob))
+                tar += blob + pad(len(blob))
+            packed.append(event)
+        tar += END
+        about |= {"segment_members": len(some), "segment_bytes": len(tar)}
+        about["segment_hash"] = sha256(tar).hexdigest()
+        obstore.put(store, key, bytes(tar))
+    return packed

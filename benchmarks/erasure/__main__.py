@@ -27,7 +27,7 @@ from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import SHARED_TEMPORARY
 
-from benchmarks.events import Event, fill, make_events, open_store, put_objects
+from benchmarks.events import Event, fill, make_events, open_store, put_objects, put_segments
 from benchmarks.query.asker import Asker, asking
 from benchmarks.query.dataset import (
     DATABASE,
@@ -44,17 +44,18 @@ from inference_store.index import registrations
 from inference_store.index.database import create_engine
 from inference_store.index.tables import inference
 
-from . import floors
+from . import floors, rebuilding
 from .eraser import Erased, Eraser, Questions, find_p99
 from .report import format_figures, list_bars
 
-PARTS: Final = ("rows", "beside", "whole", "objects", "versioned")
+PARTS: Final = ("rows", "beside", "whole", "objects", "versioned", "packed")
 DOOMED, *BESIDE, _ASKED = MODELS[::-1]
 _SHARE: Final = 0.7
 _SETTINGS: Final = {**POSTGRES, "max_wal_size": "2GB", "random_page_cost": "1.1"}
 _BUCKETS: Final = {"objects": BUCKET, "versioned": "bench-versioned"}
 _OBJECTS: Final = 3
 _DATUM: Final = bytes(1024)
+_MEMBERS: Final = 256
 # Partitions that go whole lie by themselves, long before all others.
 _LONG_AGO_DAYS: Final = 4000
 _QUIET_SECONDS: Final = 30.0
@@ -70,6 +71,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="alternations; medians are reported")
     parser.add_argument("--row-sample", type=int, default=50_000, help="inferences of a round")
     parser.add_argument("--sample", type=int, default=3_000, help="the same with objects")
+    parser.add_argument(
+        "--packed", type=int, default=20_000, help="captures that are rebuilt and erased whole"
+    )
+    parser.add_argument(
+        "--segments", type=int, default=300, help="of which one member each is erased, to 1,000"
+    )
     parser.add_argument("--events", type=int, default=200, help="a second that come in beside")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of retention")
@@ -105,7 +112,7 @@ class _Bench:
     def __init__(
         self, sizes: argparse.Namespace, postgres: PostgresServer, minio: MinioServer
     ) -> None:
-        self._sizes, self._minio = sizes, minio
+        self._sizes, self._postgres, self._minio = sizes, postgres, minio
         self._dsn = postgres.dsn_of(DATABASE)
         for bucket in _BUCKETS.values():
             minio.create_bucket(bucket)
@@ -138,6 +145,7 @@ class _Bench:
             "whole": self._measure_whole,
             "objects": lambda: self._measure_objects("objects"),
             "versioned": lambda: self._measure_objects("versioned"),
+            "packed": self._measure_packed,
         }
         results: dict[str, Any] = {}
         try:
@@ -236,6 +244,49 @@ class _Bench:
         await asyncio.to_thread(put_objects, store, events, data=_DATUM)
         model = await self._fill(events, bucket=bucket)
         return await eraser.erase_by_request(model, count=count, objects=count * _OBJECTS)
+
+    async def _measure_packed(self) -> list[dict[str, Any]]:
+        """Loose captures and packed ones in turn: rebuilt, erased whole, erased one by one."""
+        whole, single, rounds = self._sizes.packed, self._sizes.segments, []
+        # inferences, of which so many have one segment, and which ones are erased
+        alone = {
+            "loose": (single + 1, 0, slice(single)),
+            "spread": (single * _MEMBERS, _MEMBERS, slice(None, None, _MEMBERS)),
+            "batched": (single + 1, single + 1, slice(single)),
+        }
+        async with self._run_retention() as eraser:
+            for _ in range(self._sizes.rounds):
+                figures: dict[str, Any] = {"rebuilt": {}, "whole": {}, "single": {}}
+                for name, members in {"loose": 0, "packed": _MEMBERS}.items():
+                    events = await self._put_captures(whole, members)
+                    where = (self._postgres, self._environment, events[0].model_id)
+                    rebuilt = await rebuilding.measure(*where, count=whole, pids=self._servers)
+                    print(f"  {name}: {rebuilt}", flush=True)
+                    figures["rebuilt"][name] = rebuilt
+                    model = await self._fill(events, bucket=BUCKET)
+                    erased = await eraser.erase_by_policy(model, count=whole)
+                    figures["whole"][name] = _print_erased(erased)
+                for name, (count, members, those) in alone.items():
+                    events = await self._put_captures(count, members)
+                    ids = [f"frame-{event.number}" for event in events[those]]
+                    model, objects = await self._fill(events, bucket=BUCKET), single * _OBJECTS
+                    erased = await eraser.erase_by_request(
+                        model, count=single, objects=objects, ids=ids
+                    )
+                    figures["single"][name] = _print_erased(erased)
+                rounds.append(figures)
+        return rounds
+
+    async def _put_captures(self, count: int, members: int) -> list[Event]:
+        """Put captures as our proxy does: in segments of so many, or, with 0, as objects."""
+        store, events = open_store(self._minio, BUCKET), list(self._make_events(count))
+        if members:
+            return await asyncio.to_thread(
+                put_segments, store, events, data=_DATUM, members=members
+            )
+        written = (replace(event, metadata=event.make_document()) for event in events)
+        await asyncio.to_thread(put_objects, store, written, data=_DATUM)
+        return events
 
     def _make_events(self, count: int, *, days: int = 0) -> Iterator[Event]:
         """Make events of a model and a day of their own, `days` more before the others."""

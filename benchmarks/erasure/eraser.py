@@ -91,10 +91,14 @@ class Eraser:
             requested = await runs.request_run(connection)
         await self._wait_until(lambda: self._find_ended_run(requested))
 
-    async def erase_by_request(self, model_id: str, *, count: int, objects: int = 0) -> Erased:
-        """Erase all of the model, which has so many inferences, by a filter over the api."""
+    async def erase_by_request(
+        self, model_id: str, *, count: int, objects: int = 0, ids: Sequence[str] = ()
+    ) -> Erased:
+        """Erase all of the model, which has so many inferences, by a filter over the api; or those
+        with these ids."""
         watch = await self._start_watch()
-        answer = await self._http.post(f"/v1/models/{model_id}/erasures", json={"filter": _ALL})
+        body = {"inference_ids": ids} if ids else {"filter": _ALL}
+        answer = await self._http.post(f"/v1/models/{model_id}/erasures", json=body)
         answer.raise_for_status()
         erasure = await self._wait_until(
             partial(self._find_ended_erasure, answer.json()["id"]), watch

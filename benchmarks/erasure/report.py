@@ -10,6 +10,18 @@ from benchmarks.results import Bar, format_table, mark
 # delete step and for all of it (listing, verification, rows); times of what questions take without
 # an erasure.
 ROWS, DELETED, WHOLE, TIMES = 5_000, 0.8, 0.6, 2.0
+_OBJECT_STEPS: Final = ("delete", "verify")
+# What is timed of packed captures and of loose ones: group, name, steps of it, and how many times
+# as fast packed ones have to be. One in each segment may take three times as long.
+_PACKED: Final = (
+    ("erased whole: delete and verify", "whole", "packed", _OBJECT_STEPS, 50),
+    ("erased whole: all steps", "whole", "packed", (), 0),
+    ("erased, one a segment: delete and verify", "single", "spread", _OBJECT_STEPS, 0.33),
+    ("erased, one a segment: all steps", "single", "spread", (), 0.33),
+    ("erased, all of one segment: delete and verify", "single", "batched", _OBJECT_STEPS, 1),
+    ("erased, all of one segment: all steps", "single", "batched", (), 1),
+    ("rebuilt", "rebuilt", "packed", (), 10),
+)
 _BUCKETS: Final = {"objects": "unversioned", "versioned": "versioned"}
 Results = Mapping[str, Any]
 # What, a rate of each round, its ratio to the floor, and the bar.
@@ -28,6 +40,7 @@ def list_bars(results: Results) -> Iterator[Bar]:
     for kind, _, _, times in _list_questions(results):
         what = f"questions during an erasure, p99 ({kind}), times of without"
         yield Bar(what, f"< {TIMES:g}", f"{times:.2f}", times < TIMES)
+    yield from _list_packed(results.get("packed", []))
 
 
 def format_figures(results: Results) -> Iterator[str]:
@@ -96,6 +109,21 @@ def _compare(name: str, rounds: Sequence[Results]) -> Iterator[_Row]:
 
 def _divide(rates: Sequence[float], floors: Sequence[float]) -> float:
     return median(rate / floor for rate, floor in zip(rates, floors, strict=True))
+
+
+def _list_packed(rounds: Sequence[Results]) -> Iterator[Bar]:
+    """Yield how many times as fast packed captures are as loose ones, and the median seconds."""
+    for what, group, name, steps, bar in _PACKED if rounds else ():
+        packed, loose = (
+            [_sum_seconds(each[group][kind], steps) for each in rounds] for kind in (name, "loose")
+        )
+        times, count = _divide(loose, packed), rounds[0][group][name]["inferences"]
+        result = f"{times:.3g} times as fast: {median(packed):.2f} s, loose {median(loose):.2f} s"
+        yield Bar(f"{count:,} {what}", f"≥ {bar:g}" if bar else "", result, times >= bar)
+
+
+def _sum_seconds(figures: Results, steps: Sequence[str]) -> float:
+    return float(sum(figures["steps"][step] for step in steps) if steps else figures["seconds"])
 
 
 def _list_questions(results: Results) -> Iterator[tuple[str, float, float, float]]:
