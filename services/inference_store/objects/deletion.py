@@ -19,7 +19,7 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.traces import stage
 
 from .clients import knows_no_versions, translate_errors
-from .listing import PAGE, ObjectVersion, is_addressable, is_plain, survivors
+from .listing import IMPOSSIBLE, PAGE, ObjectVersion, is_addressable, is_plain, survivors
 
 _VERSIONING_SECONDS = 60.0
 THREADS = 4  # bulk deletes in flight: more do not help on one server
@@ -166,7 +166,7 @@ class Deletion:
         return [
             DeleteFault(StorageKey(bucket, error.name or ""), error.code, error.message or "")
             for error in errors
-            if error.code != "NoSuchKey"
+            if error.code != "NoSuchKey" and error.code not in IMPOSSIBLE
         ]
 
     def _delete_one(self, bucket: str, version: ObjectVersion) -> list[DeleteFault]:

@@ -24,6 +24,8 @@ from inference_store.platform.settings import BlobSettings
 
 from .clients import knows_no_versions, minio_client, translate_errors
 
+IMPOSSIBLE: Final = frozenset({"XMinioInvalidObjectName", "XMinioInvalidResourceName"})
+"""Codes of a server that holds no object of such a name: an event may name anything."""
 # A few names are enough to see that nothing is there: a page of a thousand takes long.
 _FEW: Final = 20
 # If a page covers fewer keys than this share of its names, their folders are listed one by one: a
@@ -86,7 +88,12 @@ def _sweep(
     versions_found: list[ObjectVersion] = []
     prefix, position = _begin(keys, versions=versions)
     while keys and position is not None:
-        page = parse_page(client, bucket, prefix, position, size=size, versions=versions)
+        try:
+            page = parse_page(client, bucket, prefix, position, size=size, versions=versions)
+        except S3Error as error:
+            if error.code not in IMPOSSIBLE:
+                raise
+            return versions_found, keys if len(keys) > 1 else ()
         names = frozenset(keys)
         versions_found += [entry for entry in page.entries if entry.key in names]
         remaining = _list_remaining(keys, page, versions=versions)

@@ -293,8 +293,11 @@ class Deliveries:
 
 
 def _settle_spooled(item: Spooled, contents: Contents, refused: Set[int]) -> None:
-    item.folder.remove(item)
-    _settle(item.folder.counts, contents, refused)
+    folder, counts = item.folder, item.folder.counts
+    folder.remove(item)
+    _settle(counts, contents, refused)
+    if counts.reporter != counts.producer:
+        folder.note_published()
 
 
 def _settle(counts: Counts, contents: Contents, refused: Set[int]) -> None:
@@ -315,6 +318,8 @@ def _make_backoff(server: Server, expected: tuple[type[BaseException], ...]) -> 
     )
 
 
+# Stored reports that are sent at a time.
+_MOST_STORED = 16
 # Longest wait for an acknowledgement before others get a turn.
 _SECONDS = 5.0
 # Longest wait for that of the final report, if nobody else can send it.
@@ -354,8 +359,9 @@ class Reporting:
         return report
 
     async def _report_on(self, folder: Folder, *, final: bool) -> bool:
-        stored = folder.read_stored_report()
-        if stored is not None:
+        for _ in range(_MOST_STORED):  # a disk may refuse to remove one
+            if (stored := folder.read_stored_report()) is None:
+                break
             if not await self._send_bytes(folder.counts.producer, stored):
                 return False
             folder.remove_report()

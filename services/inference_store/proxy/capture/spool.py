@@ -4,6 +4,7 @@
                                     how many bytes are in its folder
     <directory>/<producer>/<segment id>.tar  a segment (`segments.py`), written exchange by exchange
     <directory>/<producer>/report            the last report, if Kafka did not take it
+    <directory>/<producer>/report-<id>       what a process published that adopted the folder
     <directory>/<producer>/report.part       one that is being written
 
 Order: an exchange is written before it counts as spooled; its segment is removed after all its
@@ -28,6 +29,7 @@ from uuid import UUID
 import structlog
 
 from inference_store.inference.producer_reports import decode as decode_report
+from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.platform.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TROUBLE, SPOOLED
 from inference_store.platform.settings import CaptureSettings
 
@@ -130,7 +132,7 @@ class Folder:
         self._root, self._path = root, root / counts.producer
         self._room, self._fsync = room, fsync
         self._lock_file = lock
-        self._lock = Lock()
+        self._lock, self._noting = Lock(), Lock()
         self._bytes = 0
         self._waiting = 0
         # Segments that no task publishes: each is taken once, even if the disk refuses to remove
@@ -226,7 +228,7 @@ class Folder:
         counted."""
         paths = [path for path in sorted(self._path.iterdir()) if path.suffix == _TAR]
         found = [(path, path.stat().st_size, _count(path)) for path in paths]
-        self._settle_report()
+        self._settle_reports()
         for path, size, sequences in found:
             if not sequences:
                 _log.warning(
@@ -261,36 +263,47 @@ class Folder:
         self._change(-self._unlink(spooled.path))
         self._add(-spooled.exchanges)
 
-    def store_report(self, report: bytes) -> None:
+    def store_report(self, report: bytes, name: str = _REPORT) -> None:
         """Store the last report for the process that adopts the folder."""
         with contextlib.suppress(OSError):
             # under another name first: a kill never leaves it incomplete
-            part = self._path / f"{_REPORT}{_PART}"
+            part = self._path / f"{name}{_PART}"
             self._write(part, report)
-            part.rename(self._path / _REPORT)
+            part.rename(self._path / name)
+
+    def note_published(self) -> None:
+        """Store what was published of a dead producer: whoever adopts the folder after this process
+        finds nothing of it."""
+        with self._noting:
+            report = encode_report(self.counts.report(spooled=self.waiting))
+            self.store_report(report, f"{_REPORT}-{self.counts.reporter}")
+
+    def _list_reports(self) -> list[Path]:
+        with contextlib.suppress(OSError):
+            return sorted(path for path in self._path.glob(f"{_REPORT}*") if path.suffix != _PART)
+        return []
 
     def read_stored_report(self) -> bytes | None:
-        """Return the last report of a producer that could not send it."""
+        """Return a report that its process could not send."""
         with contextlib.suppress(OSError):
-            return (self._path / _REPORT).read_bytes()
+            return next((path.read_bytes() for path in self._list_reports()), None)
         return None
 
     def remove_report(self) -> None:
-        """Remove the stored report after it was sent."""
-        self._unlink(self._path / _REPORT)
+        """Remove that report after it was sent."""
+        for path in self._list_reports()[:1]:
+            self._unlink(path)
 
-    def _settle_report(self) -> None:
+    def _settle_reports(self) -> None:
         """Rename a report that its dead writer left if it is complete; remove it otherwise."""
-        part = self._path / f"{_REPORT}{_PART}"
-        try:
-            decode_report(part.read_bytes())
-            part.rename(self._path / _REPORT)
-        except FileNotFoundError:
-            return
-        except ValueError:
-            self._unlink(part)
-        except OSError as error:
-            _log.warning("the spool cannot be read", action="adopting", error=str(error))
+        for part in list(self._path.glob(f"{_REPORT}*{_PART}")):
+            try:
+                decode_report(part.read_bytes())
+                part.rename(part.with_suffix(""))
+            except ValueError:
+                self._unlink(part)
+            except OSError as error:
+                _log.warning("the spool cannot be read", action="adopting", error=str(error))
 
     def close(self) -> None:
         """Unlock the folder; remove an empty folder first, its lock last."""

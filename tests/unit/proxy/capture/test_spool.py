@@ -12,6 +12,7 @@ from pathlib import Path, PosixPath
 import orjson
 import pytest
 
+from inference_store.inference.producer_reports import decode as decode_report
 from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.inference.tar import BLOCK, END, iterate_entries
 from inference_store.platform.metrics import SPOOL_TROUBLE
@@ -242,6 +243,26 @@ def test_a_report_that_was_being_written_is_read_or_gone(tmp_path: Path) -> None
         heir.remove_report()
         heir.close()
         assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_heir_published_is_known_to_the_next_one(tmp_path: Path) -> None:
+    first = open_folder(tmp_path, producer=DYING)
+    assert first.write(make_segment(1, 2))
+    first.store_report(b"last")
+    first.close()
+    heir = inherit(tmp_path)
+    heir.remove(take(heir))
+    heir.counts.publish(2, 2)
+    heir.note_published()
+    os.close(heir._lock_file)  # as the kernel does at its death
+    next_heir = inherit(tmp_path)
+    assert next_heir.read_stored_report() == b"last"
+    next_heir.remove_report()
+    stored = decode_report(next_heir.read_stored_report() or b"")
+    assert (stored.producer, stored.reporter, stored.published) == (DYING, "heir", 2)
+    next_heir.remove_report()
+    next_heir.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_late_writer_writes_into_no_other_file(tmp_path: Path) -> None:
