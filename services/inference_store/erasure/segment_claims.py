@@ -24,6 +24,7 @@ from sqlalchemy.dialects.postgresql import Range, insert
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.holds import list_in_force
 from inference_store.erasure.object_claims import find_referenced_members
 from inference_store.erasure.pending_deletions import PendingDeletion
 from inference_store.index import registrations
@@ -159,6 +160,8 @@ async def claim_segments(
     rows = await _lease(connection, groups, eraser)
     places = sorted({place for _, place in groups})
     kept = await find_referenced_members(connection, places, page)
+    # an event may name all of a segment that is not its own: with a hold the headers decide
+    is_held = bool(await list_in_force(connection, {model for model, _ in groups}))
     claims, faults = [], []
     for (model, place), group in sorted(groups.items()):
         row = rows.get((model, place))
@@ -170,7 +173,8 @@ async def claim_segments(
             left = _HERE.left_over + MultiRange(group.left)
             own = (_HERE.model == model, _HERE.storage_key == place)
             await connection.execute(segment.update().where(*own).values(left_over=left))
-        claims.append(_make_claim(row, group, kept.get(place, frozenset())))
+        claim = _make_claim(row, group, kept.get(place, frozenset()))
+        claims.append(replace(claim, whole=claim.whole and not is_held))
     return claims, faults
 
 

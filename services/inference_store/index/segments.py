@@ -3,7 +3,7 @@ and their hash. A row is made with the first event of a segment that counts, and
 segment.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,23 +24,22 @@ _COLUMNS = [segment.c[name] for name in ("model", "storage_key", "members", "byt
 async def record(connection: AsyncConnection, items: Iterable[tuple[Indexable, bool]]) -> None:
     """Record the segments of these inferences; True: it is stored now. Repeatable.
 
-    An event may say less than there is: the most captures that one says count. What was erased, and
-    is stored again because nothing remembers that, is not erased any more.
+    What most events of a batch say counts; later, the most captures that one says. What was erased,
+    and is stored again because nothing remembers that, is not erased any more.
     """
-    said: dict[tuple[int, str], tuple[int | None, int | None, str | None]] = {}
+    said: defaultdict[tuple[int, str], Counter[tuple[int | None, int | None, str | None]]]
+    said = defaultdict(Counter)
     stored: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for item, is_stored in items:
         if (place := find_segment(item)) is not None:
             extras, key = item.event.extras, (item.registration.model, str(place))
             if is_stored and extras.capture_id is not None:
                 stored[key].add(ordinal_of(extras.capture_id))
-            values = (extras.segment_members, extras.segment_bytes, extras.segment_hash)
-            if (values[0] or 0) >= (said.get(key, values)[0] or 0):
-                said[key] = values
+            said[key][extras.segment_members, extras.segment_bytes, extras.segment_hash] += 1
     if not said:
         return
     # one order everywhere: two ingesters that write the same segments never wait in a circle
-    rows = [(*key, *values) for key, values in sorted(said.items())]
+    rows = [(*key, *values.most_common(1)[0][0]) for key, values in sorted(said.items())]
     columns = [
         func.unnest(literal(list(values), ARRAY(column.type)))
         for values, column in zip(zip(*rows, strict=True), _COLUMNS, strict=True)

@@ -342,18 +342,19 @@ async def test_captures_that_an_event_invents_take_nothing(storing: Storing) -> 
         )
         assert storing.blobs.get(owner.objects[0], limit=100) == b"datum %d" % number
     assert await storing.stored() == {owner.uid for owner in owners}
+    # under a hold also if the places fill the segment
+    await storing.hold(model, None, *(owner.uid for owner in owners))
+    size = storing.blobs.head(place)
     invented = [
         await storing.foreign(
-            *(model, ago(hours=1), f"{place.key}#{600 + n}+1", None, None),
+            *(model, ago(hours=1), f"{place.key}#{600 + n}+{length}", None, None),
             capture=packed_capture_id(names[2], n, 1),
             put=False,
         )
-        for n in range(3)
+        for n, length in enumerate((0, 0, size - 2560))
     ]
     await storing.erase(*invented)
-    assert storing.blobs.get(owners[2].objects[0], limit=100) == b"datum 2"
-    await storing.erase(owners[1])
-    assert storing.blobs.get(owners[0].objects[0], limit=100) == b"datum 0"
+    assert [storing.blobs.exists(key) for owner in owners for key in owner.objects] == [True] * 9
 
 
 @pytest.mark.parametrize("known", [False, True])
