@@ -22,7 +22,7 @@ BUDGETS: Final = {
     "access": (6, 1_090),
     "api": (41, 11_510),
     "cli": (9, 1_820),
-    "erasure": (29, 10_050),
+    "erasure": (29, 10_060),
     "export": (8, 2_630),
     "grpc_messages": (1, 50),
     "index": (29, 6_720),
@@ -35,10 +35,10 @@ BUDGETS: Final = {
     "proxy": (37, 10_550),
     "query": (48, 12_580),
     "retention": (11, 3_140),
-    "tests": (549, 79_110),
+    "tests": (549, 79_120),
     "client": (53, 8_950),
     "benchmarks": (40, 6_210),
-    "docs": (48, 8_180),
+    "docs": (48, 8_190),
     "console": (155, 15_530),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
