@@ -22,7 +22,8 @@ def segment(blobs: Blobs) -> Segment:
     for erased in packed.members[4].values():
         header = make_header(ERASED, erased.length, 0)
         tar[erased.offset - BLOCK : erased.offset + erased.length] = header + bytes(erased.length)
-    blobs.put(blobs.parse(packed.key), bytes(tar), content_type="application/x-tar")
+    place = StorageKey(blobs.buckets.default, packed.key)
+    blobs.put(place, bytes(tar), content_type="application/x-tar")
     return packed
 
 
@@ -41,7 +42,10 @@ def list_odd_keys(blobs: Blobs, segment: Segment) -> list[StorageKey]:
         replace(first, offset=size * 2, length=10),
         replace(first, segment=first.segment.replace("captures", "elsewhere")),
     ]
-    return [make_key(blobs, segment, 4), *(blobs.parse(str(member)) for member in odd)]
+    return [
+        make_key(blobs, segment, 4),
+        *(StorageKey(blobs.buckets.default, str(member)) for member in odd),
+    ]
 
 
 async def test_a_member_reads_as_an_object(blobs: Blobs, segment: Segment) -> None:
@@ -97,4 +101,5 @@ def test_a_member_is_neither_written_nor_linked(blobs: Blobs, segment: Segment) 
         with pytest.raises(ValueError, match="part of an object"):
             work()
     assert member_of(key.key) == Member(segment.key, BLOCK, 5)
-    assert blobs.get(blobs.parse(segment.key), limit=len(segment.tar))[BLOCK:][:5] == b"first"
+    place = StorageKey(blobs.buckets.default, segment.key)
+    assert blobs.get(place, limit=len(segment.tar))[BLOCK:][:5] == b"first"
