@@ -165,7 +165,7 @@ EVERYTHING = AccessScope()
 @dataclass(frozen=True, slots=True)
 class Caller:
     """`name` is how the audit calls them: `key:<id>`, `oidc:<subject>`, `token`, `anyone`, `link`
-    (whoever has a signed link to one blob)."""
+    (anyone with a signed link to one blob)."""
 
     name: str
     grants: tuple[Grant, ...]

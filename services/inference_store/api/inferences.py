@@ -159,7 +159,7 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
         inference_id: InferenceId,
         connection: LookingUp,
         access: Asking,
-        expires: _OfLink = None,  # noqa: ARG001  (whoever let the request in has read them)
+        expires: _OfLink = None,  # noqa: ARG001  (authentication has read them)
         signature: _OfLink = None,  # noqa: ARG001
     ) -> StreamingResponse:
         registration, uids = await access.find_inferences(connection, model_id, inference_id)

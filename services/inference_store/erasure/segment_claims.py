@@ -6,7 +6,7 @@ that are named by their captures. What another inference points to stays (`kept`
 never erases what a stored owner has.
 
 One eraser at a time works on a segment: a lease in its row, taken with the claim. It is renewed
-when the hash of what is about to be written is noted, so that whoever takes over knows what is
+when the hash of what is about to be written is noted, so that the next eraser knows what is
 there, and it ends with the rows. All of it happens in the fence, or under the lease.
 """
 
@@ -291,8 +291,9 @@ def _choose_strange(
 
 
 def _add(group: _Group, mark: PendingDeletion, members: Mapping[str, Member]) -> None:
-    """Add the entries of a mark's capture that go with its scope. An input is in the metadata
-    too, which are written anew elsewhere. `members`: those of the segment, by their keys."""
+    """Add the entries of a mark's capture that go with its scope. The input is also in the
+    metadata, which are rewritten elsewhere. `members`: those of the segment, by their keys.
+    """
     capture = mark.capture_id
     assert capture is not None, "a mark without a capture owns nothing"
     group.marked.add(ordinal_of(capture))

@@ -61,19 +61,6 @@ def read_header(block: bytes, offset: int) -> Entry:
     return Entry(block[:100].rstrip(b"\0").decode(), offset, int(block[124:135], 8))
 
 
-def iterate_entries(tar: bytes | memoryview) -> Iterator[Entry]:
-    """Yield the entries up to the tar's end. Raises ValueError where it is no tar of ours."""
-    at = 0
-    while at < len(tar):
-        block = bytes(tar[at : at + BLOCK])
-        if not any(block):
-            return
-        entry = read_header(block, at + BLOCK)
-        yield entry
-        at = entry.offset + entry.size + len(pad(entry.size))
-    raise ValueError("the tar has no end")
-
-
 class Readable(Protocol):
     """What is read from its beginning to its end."""
 
@@ -81,17 +68,15 @@ class Readable(Protocol):
         """Return the next bytes; none at the end."""
 
 
-def read_entries(file: Readable) -> Iterator[Entry]:
-    """Yield the entries of a segment that is read as a stream; where it is no tar of ours, it
-    ends."""
+def iterate_entries(file: Readable) -> Iterator[Entry]:
+    """Yield the entries up to the tar's end. Raises ValueError where it is no tar of ours."""
     at = 0
     while any(block := file.read(BLOCK)):
-        try:
-            entry = read_header(block, at + BLOCK)
-        except ValueError:
-            return
+        entry = read_header(block, at + BLOCK)
         yield entry
         at = entry.offset + entry.size + len(pad(entry.size))
         left = at - entry.offset
         while left and (piece := file.read(min(left, _PIECE))):
             left -= len(piece)
+    if not block:
+        raise ValueError("the tar has no end")

@@ -103,7 +103,7 @@ class Deletion:
         return remaining
 
     def ask_again(self) -> None:
-        """Ask anew whether buckets keep versions."""
+        """Check again whether buckets keep versions."""
         self._versioned.clear()
 
     def delete_older(self, key: StorageKey) -> list[DeleteFault]:

@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby, islice
@@ -19,7 +20,7 @@ from minio.error import MinioException, S3Error
 
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Member, segment_of_key
-from inference_store.inference.tar import ERASED, read_entries
+from inference_store.inference.tar import ERASED, iterate_entries
 from inference_store.platform.settings import BlobSettings
 
 from .clients import knows_no_versions, minio_client, translate_errors
@@ -250,10 +251,11 @@ def _iterate_members(client: Minio, bucket: str, entry: Object) -> Iterator[Held
     name = str(entry.object_name)
     answer = client.get_object(bucket, name, version_id=entry.version_id)
     try:
-        for found in read_entries(answer):
-            if found.name != ERASED:
-                member = Member(name, found.offset, found.size)
-                yield Held(StorageKey(bucket, str(member)), entry.last_modified)
+        with suppress(ValueError):  # from there on it is no tar of ours
+            for found in iterate_entries(answer):
+                if found.name != ERASED:
+                    member = Member(name, found.offset, found.size)
+                    yield Held(StorageKey(bucket, str(member)), entry.last_modified)
     finally:
         answer.close()
         answer.release_conn()

@@ -8,6 +8,7 @@ that is overwritten already counts as done, so all of it can be repeated.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -112,7 +113,7 @@ def read_segment(store: S3Store, rewrite: Rewrite, deletion: Deletion) -> Overwr
         return overwritten
     overwritten.hash = overwritten.next_hash = sha256(tar).hexdigest()
     try:
-        entries = list(iterate_entries(memoryview(tar)))
+        entries = list(iterate_entries(BytesIO(tar)))
     except ValueError as error:
         overwritten.fault = _refuse(place, f"it is no segment: {error}")
         return overwritten

@@ -66,7 +66,7 @@ class Packing:
         reserved: int,
     ) -> bool:
         """Add an exchange to a segment in a folder of the spool, or in memory; return False if the
-        folder does not take it: its blobs are laid out anew for another segment."""
+        folder does not take it: lay its blobs out again, for another segment."""
         size, captures = self._preparation.estimate(chosen)
         segment = self._find(chosen.model_id, folder, size, captures)
         if segment is None:

@@ -254,7 +254,7 @@ class Deliveries:
         if isinstance(item, Spooled) or not item.key:
             raw = item.read() if isinstance(item, Spooled) else item.tar
             contents = read_segment(raw)
-            tar = cut_segment(raw, contents)
+            tar = cut_segment(raw, contents) if contents.key else b""
         else:
             tar = item.tar
             sequences = {event.sequence for event in item.events}

@@ -79,14 +79,14 @@ class Blob:
 class Segment:
     """A segment that is being filled. For one thread until it is closed."""
 
-    def __init__(
-        self, model_id: str, *, prefix: str, packed: bool, opened: float, file: FileIO | None = None
-    ) -> None:
-        """`opened`: the time, by the clock that closes it. `file`: of the spool."""
+    def __init__(self, model_id: str, *, prefix: str, packed: bool, opened: float) -> None:
+        """`opened`: the time, by the clock that closes it."""
         self.id, self.model_id, self.prefix = uuid7(), model_id, prefix
         self.key = segment_key(prefix, model_id, datetime.now(UTC), self.id) if packed else ""
         """Of its object; empty with packing off."""
-        self.opened, self.file = opened, file
+        self.opened = opened
+        self.file: FileIO | None = None
+        """Of the spool; None: it is in memory."""
         self.size = self.captures = self.exchanges = self.reserved = 0
         """Bytes; inferences; exchanges; bytes of the budget."""
         self.events: list[Event] = []

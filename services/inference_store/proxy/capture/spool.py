@@ -272,8 +272,8 @@ class Folder:
             part.rename(self._path / name)
 
     def note_published(self) -> None:
-        """Store what was published of a dead producer: whoever adopts the folder after this process
-        finds nothing of it."""
+        """Store what was published of a dead producer, for the process that adopts the folder next:
+        it finds nothing of it."""
         with self._noting:
             report = encode_report(self.counts.report(spooled=self.waiting))
             self.store_report(report, f"{_REPORT}-{self.counts.reporter}")

@@ -14,7 +14,7 @@ import pytest
 
 from inference_store.inference.producer_reports import decode as decode_report
 from inference_store.inference.producer_reports import encode as encode_report
-from inference_store.inference.tar import BLOCK, END, iterate_entries
+from inference_store.inference.tar import BLOCK, END, Entry, iterate_entries
 from inference_store.platform.metrics import SPOOL_TROUBLE
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
@@ -72,6 +72,10 @@ def take(folder: Folder) -> Spooled:
     return spooled
 
 
+def list_entries(tar: bytes) -> list[Entry]:
+    return list(iterate_entries(io.BytesIO(tar)))
+
+
 def list_sequences(spooled: Spooled) -> set[int]:
     return read_segment(spooled.path.read_bytes()).sequences
 
@@ -98,7 +102,7 @@ def test_a_segment_is_a_tar_whose_keys_are_ranges_of_it() -> None:
         names = plain.getnames()
     suffixes = ["data", "response", "metadata.json"]
     assert [name.partition(".")[2] for name in names] == suffixes * 4
-    entries = {f"{segment.key}#{e.offset}+{e.size}": e for e in iterate_entries(segment.tar)}
+    entries = {f"{segment.key}#{e.offset}+{e.size}": e for e in list_entries(segment.tar)}
     for event in read_segment(segment.tar).events:
         fields = event_fields(event)
         for field, suffix in zip(("data", "inference", "metadata"), suffixes, strict=True):
@@ -142,8 +146,8 @@ def test_a_damaged_exchange_costs_no_other() -> None:
         with tarfile.open(fileobj=io.BytesIO(cut)) as plain:
             names = plain.getnames()
         assert names.count("erased") == (lost != {9})
-        assert [each.offset for each in iterate_entries(cut) if each.name != "erased"] == [
-            each.offset for each in iterate_entries(segment.tar) if each.name in names
+        assert [each.offset for each in list_entries(cut) if each.name != "erased"] == [
+            each.offset for each in list_entries(segment.tar) if each.name in names
         ]
 
 
