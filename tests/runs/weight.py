@@ -25,7 +25,7 @@ BUDGETS: Final = {
     "erasure": (29, 10_060),
     "export": (8, 2_630),
     "grpc_messages": (1, 50),
-    "index": (29, 6_720),
+    "index": (29, 6_760),
     "inference": (22, 4_540),
     "ingester": (13, 3_770),
     "local": (17, 2_700),

@@ -290,6 +290,17 @@ metadata_presence = Table(
     postgresql_partition_by=BY_TIME,
 )
 
+
+def _box() -> list[Column[Any]]:
+    """Return the columns of a box in pixels, upright or oriented."""
+    # xmin is the name of a system column: `prediction.c.xmin` is the column box_xmin
+    return [
+        *(Column(f"box_{name}", Double, key=name) for name in ("xmin", "ymin", "xmax", "ymax")),
+        Column("area", Double),
+        *(Column(name, Double) for name in ("cx", "cy", "w", "h", "angle")),
+    ]
+
+
 prediction = Table(
     "prediction",
     METADATA,
@@ -301,10 +312,7 @@ prediction = Table(
     Column("output_name", CODE_POINTS),
     Column("label", Integer),
     Column("score", Double),
-    # xmin is the name of a system column: `prediction.c.xmin` is the column box_xmin
-    *(Column(f"box_{name}", Double, key=name) for name in ("xmin", "ymin", "xmax", "ymax")),
-    Column("area", Double),
-    *(Column(name, Double) for name in ("cx", "cy", "w", "h", "angle")),
+    *_box(),
     Column("prompt", CODE_POINTS),
     Column("answer", CODE_POINTS),
     Column("text", CODE_POINTS),
@@ -312,6 +320,44 @@ prediction = Table(
     Column("end", Integer),
     Column("value", Numeric),
     Index("prediction_model_label_score_idx", "model", "label", "score", "uid"),
+    postgresql_partition_by=BY_TIME,
+)
+
+# What is true of an inference, as one source says. A set without items says that there is nothing
+# to find; an inference without a set has no truth.
+truth_set = Table(
+    "truth_set",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    Column("source", CODE_POINTS, primary_key=True),
+    # raised by each replacement
+    Column("revision", Integer, nullable=False),
+    # whether it names all there is: what is predicted beside it is wrong
+    Column("complete", Boolean, nullable=False),
+    # of its first item that has one
+    Column("label", Integer),
+    Column("item_count", Integer, nullable=False),
+    Column("by", CODE_POINTS, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False),
+    # s3://bucket/segment#offset+length
+    Column("storage_key", CODE_POINTS, nullable=False),
+    Index("truth_set_model_label_idx", "model", "label", "uid"),
+    postgresql_partition_by=BY_TIME,
+)
+
+truth = Table(
+    "truth",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    Column("source", CODE_POINTS, primary_key=True),
+    Column("ordinal", Integer, primary_key=True, autoincrement=False),
+    Column("label", Integer),
+    *_box(),
+    Column("text", CODE_POINTS),
+    Column("value", Numeric),
+    Index("truth_model_label_idx", "model", "label", "uid"),
     postgresql_partition_by=BY_TIME,
 )
 
@@ -327,6 +373,8 @@ PARTITIONED = (
     *SIDE_TABLES.values(),
     metadata_presence,
     prediction,
+    truth_set,
+    truth,
 )
 
 
