@@ -21,6 +21,7 @@ from tests.integration.erasure.ledger.test_services import LEDGER_FAILPOINTS
 from tests.integration.operations.reconcile.test_orphans import ORPHAN_FAILPOINTS
 from tests.integration.operations.reconcile.test_rebuild import REBUILD_FAILPOINTS
 from tests.integration.retention.test_exports import EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS
+from tests.integration.retention.test_segment_copies import COPY_FAILPOINTS
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "services" / "inference_store"
@@ -162,7 +163,7 @@ def test_no_pattern_has_one() -> None:
 
 CHAINS = [
     *(DELETION_FAILPOINTS, INGESTER_FAILPOINTS, PLACES, LEDGER_FAILPOINTS, ORPHAN_FAILPOINTS),
-    *(REBUILD_FAILPOINTS, EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS),
+    *(REBUILD_FAILPOINTS, EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS, COPY_FAILPOINTS),
 ]
 
 

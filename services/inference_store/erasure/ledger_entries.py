@@ -17,7 +17,15 @@ from typing import Any, Final, Self
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import audit_chain, batches, holds, housekeeping, policies, requests
+from inference_store.erasure import (
+    audit_chain,
+    batches,
+    holds,
+    housekeeping,
+    policies,
+    requests,
+    segment_copies,
+)
 from inference_store.erasure.hash_chain import Link, canonical, compute_hash
 from inference_store.erasure.held_deletions import apply_ended, apply_spared
 from inference_store.erasure.quarantine import apply_removal
@@ -356,6 +364,16 @@ KINDS: Sequence[Kind] = (
         "What holds keep of an erasure was given up: the uids.",
         requests.apply_waiver,
         rehearsed=False,
+    ),
+    Kind(
+        "segment_copied",
+        "What was left of a segment was copied to a new one: both keys, and each blob's place.",
+        segment_copies.apply_copied,
+    ),
+    Kind(
+        "segment_copies_given_up",
+        "Copies of segments that did not end are about to be deleted: their keys.",
+        segment_copies.apply_given_up,
     ),
     Kind("key_made", "An API key was made, or confirmed after a restore.", api_keys.apply_told),
     Kind("key_rotated", "An API key got a new text; its hash.", api_keys.apply_told),

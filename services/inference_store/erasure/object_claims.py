@@ -147,10 +147,7 @@ async def find_referenced_members(
     points to, by the segment; without what a mark's inference points to itself and owns, which an
     edit has left."""
     here = blob_reference.c
-    # the expression and the condition of an index
-    segment_of = func.split_part(here.storage_key, literal_column("'#'"), literal_column("1"))
-    query = _select_referenced(here.storage_key, here.model, here.uid)
-    query = query.where(text("storage_key LIKE '%#%'"), among_keys(segment_of, places))
+    query = _select_referenced(here.storage_key, here.model, here.uid).where(points_into(places))
     by_identity = {(mark.model, mark.uid): mark for mark in marks}
     offsets: defaultdict[str, set[int]] = defaultdict(set)
     for key, model, uid in await connection.execute(query):
@@ -158,6 +155,14 @@ async def find_referenced_members(
         if member is not None and not (mark is not None and mark.owns(key)):
             offsets[key.partition("#")[0]].add(member.offset)
     return {place: frozenset(found) for place, found in offsets.items()}
+
+
+def points_into(places: Iterable[str]) -> ColumnElement[bool]:
+    """Match the references to members of segments, by the expression and the condition of an
+    index."""
+    key = blob_reference.c.storage_key
+    segment_of = func.split_part(key, literal_column("'#'"), literal_column("1"))
+    return and_(text("storage_key LIKE '%#%'"), among_keys(segment_of, places))
 
 
 def _select_referenced(*columns: ColumnElement[Any]) -> Select[Any]:

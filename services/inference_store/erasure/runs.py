@@ -159,7 +159,7 @@ FAILURES: Final[dict[str, str]] = {
     "bucket_not_allowed": "An object lies in a bucket that is not allowed.",
     "still_there": "An object was deleted without an error but is still listed.",
     "segment_changed": "A segment is not what was written: it cannot be overwritten in part.",
-    "segment_leased": "Another retention service is at work on a segment.",
+    "segment_leased": "A segment is being copied, or another retention service is at work on it.",
     "not_rewritten": "A metadata blob or sidecar with the request could not be written again.",
     "other": "Another error of the object store; `GET /v1/erasures` says which.",
 }

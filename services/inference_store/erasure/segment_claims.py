@@ -359,7 +359,8 @@ async def _lease(
 
 async def _lock(connection: AsyncConnection, keys: Iterable[_Key], eraser: UUID) -> dict[_Key, Any]:
     found: dict[_Key, Any] = {}
-    leased = _is_leased(eraser).label("is_leased")
+    # nothing is erased while another object has the same captures
+    leased = (_is_leased(eraser) | _HERE.other_copy.is_not(None)).label("is_leased")
     # model by model: Citus locks the rows of one shard at a time
     for _, some in groupby(sorted(keys), lambda key: key[0]):
         query = select(segment, leased).where(_match(some)).order_by(_HERE.storage_key)

@@ -15,6 +15,7 @@ import structlog
 
 # Where a process can be killed, and at which moments there.
 _PLACES: Final = {
+    "copy": ("noted", "put", "moved", "deleted"),
     "export.list": ("before", "commit.after"),
     "export.write": ("before", "named", "batch", "after", "commit.after"),
     "export.finish": ("before", "after", "commit.after"),

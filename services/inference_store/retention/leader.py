@@ -104,6 +104,9 @@ class Leader:
         # parts that were being written when this service began to lead, and how long that matters
         self.taken_over: Sequence[str] = ()
         self.taken_over_until = 0.0
+        # the last segment that was looked at for copying, and when the next round begins
+        self.copied_to = (0, "")
+        self.copying_from = 0.0
         # erasures whose dead letters and parked events were searched
         self.searched: set[UUID] = set()
         # by erasure that ran out of time: the position at which it continues, and its first error

@@ -41,7 +41,7 @@ from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED
 from inference_store.platform.serving import Heartbeat, in_background
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.query import counting
-from inference_store.retention import eraser, housekeeping
+from inference_store.retention import eraser, housekeeping, segment_copier
 from inference_store.retention.certifier import UNCERTIFIED_REASONS, end_erasure
 from inference_store.retention.exporter import write_exports
 from inference_store.retention.housekeeping import Overdue, link
@@ -243,6 +243,7 @@ async def _complete_schedule(leader: Leader) -> None:
 
 JOBS: Final = (
     Job("parts of the leader before", has_taken_over, delete_taken_over),
+    Job("other copies of segments", _every_turn, segment_copier.delete_other_copies),
     Job("erasures", _every_turn, resume_erasures),
     Job("certificates", _every_turn, sign_waiting),
     Job("values in holds", _every_turn, remove_recorded),
@@ -257,6 +258,7 @@ JOBS: Final = (
     Job("old records", _scheduled, housekeeping.delete_records),
     Job("old exports", _scheduled, housekeeping.delete_old_exports),
     Job("ledger values", _scheduled, housekeeping.redact_ledger),
+    Job("sparse segments", _scheduled, segment_copier.copy_sparse),
     Job("partitions", _scheduled, housekeeping.maintain_partitions),
     # only now: a job that failed before this is due again
     Job("end of schedule", _scheduled, _complete_schedule),

@@ -12,13 +12,27 @@ from inference_store.retention.leader import LeadershipCheck
 from inference_store.retention.run import JOBS
 
 EVERY_TURN = [
-    *("erasures", "certificates", "values in holds", "runs", "chain head"),
+    *(
+        "other copies of segments",
+        "erasures",
+        "certificates",
+        "values in holds",
+        "runs",
+        "chain head",
+    ),
     *("reconciliations", "exports"),
 ]
 ON_SCHEDULE = [
     *("scheduled run", "idle records", "sessions", "tombstones", "key registry"),
     *("emptied keys", "producers"),
-    *("old records", "old exports", "ledger values", "partitions", "end of schedule"),
+    *(
+        "old records",
+        "old exports",
+        "ledger values",
+        "sparse segments",
+        "partitions",
+        "end of schedule",
+    ),
 ]
 
 
@@ -40,7 +54,7 @@ def _list_due(leader: Any) -> list[str]:
 
 def test_what_is_due_in_each_turn_and_on_schedule() -> None:
     leader: Any = _Leader()
-    assert len({job.name for job in JOBS}) == len(JOBS) == 21
+    assert len({job.name for job in JOBS}) == len(JOBS) == 23
     assert _list_due(leader) == EVERY_TURN
     leader.due.set()  # in the middle of a turn: it waits for the next
     assert _list_due(leader) == EVERY_TURN

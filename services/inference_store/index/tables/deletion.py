@@ -270,6 +270,15 @@ segment = Table(
     # the eraser that is at it, and how long no other may be
     Column("leased_by", UUID(as_uuid=True)),
     Column("leased_until", DateTime(timezone=True)),
+    # another object with the same captures, which is deleted before anything of these is erased:
+    # a copy that is being made, or what this one is the copy of; see erasure/segment_copies.py
+    Column("other_copy", CODE_POINTS),
+    Index(
+        "segment_other_copy_idx",
+        "model",
+        "storage_key",
+        postgresql_where=text("other_copy IS NOT NULL"),
+    ),
 )
 
 

@@ -11,8 +11,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
+from inference_store.erasure.ledger import Ledger
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.index import unsettled
+from inference_store.index import tables, unsettled
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.tables import blob_reference, inference
 from inference_store.index.unsettled import Record, Rejection
@@ -25,7 +26,7 @@ from tests.integration.api.api_client import Api
 from tests.integration.api.people import download, list_parts, read_export, request_export
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
 from tests.integration.retention.exported import read_contents, read_links
-from tests.integration.retention.stored import Storing, ago, place_hold
+from tests.integration.retention.stored import Stored, Storing, ago, place_hold
 from tests.integration.stored_inferences import NewInference, store
 from tests.producer import Segment, capture, pack
 from tests.servers.minio import S3
@@ -78,6 +79,33 @@ async def test_packed_captures_are_ingested_read_copied_and_rebuilt(
         assert await read_everything(again) == before
     code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
     assert (code, report["counts"]["present"]) == (0, 12)
+
+
+async def test_what_was_copied_to_a_new_segment_is_rebuilt(
+    start_ingester: StartIngester, storing: Storing, command: Command, empty: str
+) -> None:
+    service, producer = await start_ingester()
+    at = ago(days=40)
+    times = [at + timedelta(seconds=number) for number in range(9)]
+    packed = pack(*(capture(n, model_id="model", received_at=at) for n, at in enumerate(times)))
+    await producer.put_bytes(packed.key, packed.tar)
+    await producer.publish_all(packed.events)
+    await wait_for_counts(storing.engine, stored=9)
+    service.stop()
+    rows = await storing.fetch(select(inference.c.uid).order_by(inference.c.uid))
+    [model] = await storing.fetch(select(inference.c.model).distinct())
+    await storing.erase(*(Stored(model, uid, (None, None, None)) for uid in rows[:7]))
+    await storing.lead(turns=1)
+    await storing.execute(tables.segment.update().values(leased_until=func.now()))
+    await storing.lead(turns=1, scheduled=False)
+    assert storing.objects().isdisjoint({packed.key})
+    before = await read_everything(storing.engine)
+    assert [packed.key in str(row) for row in before["inference"]] == [False] * 2
+    async with opened(empty) as again:
+        await Ledger(again, storing.blobs, prefix="ledger/").replay()
+        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+        assert (code, report["state"], report["counts"]["rebuilt"]) == (0, "done", 2), report
+        assert await read_everything(again) == before
 
 
 async def move_metadata(
