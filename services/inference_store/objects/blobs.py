@@ -324,6 +324,8 @@ class Blobs:
             if (place := rewrite.place).bucket not in self.buckets.allowed:
                 fault = DeleteFault(place, "BucketNotAllowed", NOT_ALLOWED)
                 return Overwritten(rewrite, fault=fault)
+            if not is_plain(place.key):  # obstore would read another object
+                return Overwritten(rewrite, is_gone=True)
             return read_segment(self._store(place.bucket), rewrite, self._deletion)
 
         return stride(self._executor, read, rewrites, threads=self._threads)
@@ -518,8 +520,11 @@ class Blobs:
         return "given"
 
     def _read_range(self, key: StorageKey, start: int, end: int) -> tuple[memoryview, int]:
-        """Return a range of an object, and its size, with whichever client can."""
-        if is_plain(key.key) and not self._has_odd_ranges:
+        """Return a range of an object, and its size, with whichever client can. No segment has a key
+        that is not plain: an event may name anything."""
+        if not is_plain(key.key):
+            raise BlobMissing(f"{key}: no segment of ours has such a key")
+        if not self._has_odd_ranges:
             try:
                 return get_range(self._store(key.bucket), key, start, end)
             except RangesOdd:

@@ -40,7 +40,11 @@ def list_odd_keys(blobs: Blobs, segment: Segment) -> list[StorageKey]:
         replace(first, offset=0),
         replace(first, offset=size - 1, length=10),
         replace(first, offset=size * 2, length=10),
-        replace(first, segment=first.segment.replace("captures", "elsewhere")),
+        # the last two are names that no server takes
+        *(
+            replace(first, segment=first.segment.replace("captures", folder))
+            for folder in ("elsewhere", "a//b", "a/../b")
+        ),
     ]
     return [
         make_key(blobs, segment, 4),
