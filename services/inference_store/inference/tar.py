@@ -5,7 +5,7 @@ the other. Each is addressed by its range of bytes (`layout.Member`), which neve
 erasure overwrites the bytes with zeros, and renames the entry to `erased`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -68,14 +68,18 @@ class Readable(Protocol):
         """Return the next bytes; none at the end."""
 
 
-def iterate_entries(file: Readable) -> Iterator[Entry]:
-    """Yield the entries up to the tar's end. Raises ValueError where it is no tar of ours."""
+def iterate_entries(
+    file: Readable, wants: Callable[[Entry], bool] = lambda _: False
+) -> Iterator[tuple[Entry, bytes | None]]:
+    """Yield the entries up to the tar's end, with the data of those that are wanted. Raises
+    ValueError where it is no tar of ours, at last where it ends amid an entry."""
     at = 0
     while any(block := file.read(BLOCK)):
         entry = read_header(block, at + BLOCK)
-        yield entry
+        data = file.read(entry.size) if wants(entry) else None
+        yield entry, data
         at = entry.offset + entry.size + len(pad(entry.size))
-        left = at - entry.offset
+        left = at - entry.offset - len(data or b"")
         while left and (piece := file.read(min(left, _PIECE))):
             left -= len(piece)
     if not block:

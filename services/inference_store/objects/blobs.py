@@ -520,9 +520,8 @@ class Blobs:
         return "given"
 
     def _read_range(self, key: StorageKey, start: int, end: int) -> tuple[memoryview, int]:
-        """Return a range of an object, and its size, with whichever client can. No segment has a key
-        that is not plain: an event may name anything."""
-        if not is_plain(key.key):
+        """Return a range of an object, and its size, with whichever client can."""
+        if not is_plain(key.key):  # an event may name anything
             raise BlobMissing(f"{key}: no segment of ours has such a key")
         if not self._has_odd_ranges:
             try:

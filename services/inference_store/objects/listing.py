@@ -252,7 +252,7 @@ def _iterate_members(client: Minio, bucket: str, entry: Object) -> Iterator[Held
     answer = client.get_object(bucket, name, version_id=entry.version_id)
     try:
         with suppress(ValueError):  # from there on it is no tar of ours
-            for found in iterate_entries(answer):
+            for found, _ in iterate_entries(answer):
                 if found.name != ERASED:
                     member = Member(name, found.offset, found.size)
                     yield Held(StorageKey(bucket, str(member)), entry.last_modified)

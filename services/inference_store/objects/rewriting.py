@@ -113,7 +113,7 @@ def read_segment(store: S3Store, rewrite: Rewrite, deletion: Deletion) -> Overwr
         return overwritten
     overwritten.hash = overwritten.next_hash = sha256(tar).hexdigest()
     try:
-        entries = list(iterate_entries(BytesIO(tar)))
+        entries = [entry for entry, _ in iterate_entries(BytesIO(tar))]
     except ValueError as error:
         overwritten.fault = _refuse(place, f"it is no segment: {error}")
         return overwritten

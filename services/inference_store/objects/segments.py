@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from hashlib import sha256
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from inference_store.inference.errors import BlobMissing, BlobUnreadable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import MOST_MEMBERS, Member, member_of
-from inference_store.inference.tar import BLOCK, ERASED, Entry, pad, read_header
+from inference_store.inference.tar import BLOCK, ERASED, Entry, iterate_entries, read_header
 
 from .transfers import BlobStream, refuse_size
 
@@ -16,7 +17,6 @@ ReadRange: TypeAlias = Callable[[StorageKey, int, int], tuple[memoryview, int]]
 """Returns the bytes of an object from the first position to before the second, and its size."""
 StreamRange: TypeAlias = Callable[[StorageKey, tuple[int, int]], Awaitable[BlobStream]]
 
-_ALL: Final = 1 << 62
 _MOST_ENTRIES: Final = 3 * MOST_MEMBERS
 # A request costs as much as so many bytes more.
 _NEAR_BYTES: Final = 256 * 1024
@@ -38,32 +38,23 @@ def read_contents(pieces: Iterable[bytes], wants: Callable[[Entry], bool]) -> Co
     """Read a segment that arrives in pieces, and hold one of them beside the data that are wanted.
     Raises ValueError where it is no tar of ours."""
     whole = _Pieces(pieces)
-    entries: list[tuple[Entry, bytes | None]] = []
-    while any(block := whole.take(BLOCK)):
-        entry = read_header(block, whole.size)
-        if len(entries) == _MOST_ENTRIES:
-            raise ValueError("the tar has more entries than a segment has")
-        is_wanted = wants(entry)
-        data = whole.take(entry.size, keep=is_wanted)
-        if whole.size != entry.offset + entry.size:
-            raise ValueError("the tar ends amid an entry")
-        whole.take(len(pad(entry.size)))
-        entries.append((entry, data if is_wanted else None))
-    if not block:
-        raise ValueError("the tar has no end")
-    whole.take(_ALL, keep=False)
+    entries = list(islice(iterate_entries(whole, wants), _MOST_ENTRIES + 1))
+    if len(entries) > _MOST_ENTRIES:
+        raise ValueError("the tar has more entries than a segment has")
+    while whole.read(_NEAR_BYTES):
+        pass
     return Contents(entries, whole.size, whole.hash.hexdigest())
 
 
 class _Pieces:
-    """Bytes that arrive in pieces; `size`: those that were taken."""
+    """Bytes that arrive in pieces; `size`: those that were read."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces, self._rest = iter(pieces), memoryview(b"")
         self.size, self.hash = 0, sha256()
 
-    def take(self, size: int, *, keep: bool = True) -> bytes:
-        """Return the next bytes, fewer at the end; nothing of them unless they are kept."""
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, fewer at the end."""
         taken: list[memoryview] = []
         while size > 0:
             if not self._rest:
@@ -73,10 +64,9 @@ class _Pieces:
                 self.hash.update(piece)
                 self._rest = memoryview(piece)
             part, self._rest = self._rest[:size], self._rest[size:]
+            taken.append(part)
             size -= len(part)
             self.size += len(part)
-            if keep:
-                taken.append(part)
         return b"".join(taken)
 
 

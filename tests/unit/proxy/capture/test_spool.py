@@ -73,7 +73,7 @@ def take(folder: Folder) -> Spooled:
 
 
 def list_entries(tar: bytes) -> list[Entry]:
-    return list(iterate_entries(io.BytesIO(tar)))
+    return [entry for entry, _ in iterate_entries(io.BytesIO(tar))]
 
 
 def list_sequences(spooled: Spooled) -> set[int]:
