@@ -194,7 +194,7 @@ def _make_claim(row: Any, group: _Group, kept: frozenset[int]) -> SegmentClaim:
             ordinals=erased,
             offsets=tuple(group.strange),
             kept=kept,
-            size=row.bytes,
+            sizes=frozenset(row.sizes),
         ),
         whole=not kept and _is_whole(row, group),
         captures=group.captures,
@@ -204,10 +204,12 @@ def _make_claim(row: Any, group: _Group, kept: frozenset[int]) -> SegmentClaim:
 
 def _is_whole(row: Any, group: _Group) -> bool:
     """Return whether nothing of a segment would be left, so that it need not be read: the captures
-    are all of its, and what they name fills it. An event may say anything of one capture alone."""
+    are all of its, nobody else claims one, and what they name fills it. An event may say anything
+    of one capture alone."""
     places = {place for of_one in group.captures.values() for place in of_one}
     filled = sum(BLOCK + length + len(pad(length)) for _, length in places) + len(END)
-    return filled == row.bytes and _is_covered(row, group.captures.keys())
+    is_sure = filled in row.sizes and not row.contested
+    return is_sure and _is_covered(row, group.captures.keys())
 
 
 def _is_covered(row: Any, ordinals: Collection[int]) -> bool:
@@ -406,7 +408,7 @@ async def load_hashes(
     known: list[SegmentClaim] = []
     for claim in claims:
         row = None if claim.is_restored else rows.get(claim.key)
-        hashes = () if row is None else (row.hash, row.last_hash, row.next_hash)
+        hashes = () if row is None else (*row.hashes, row.last_hash, row.next_hash)
         those = frozenset(hash for hash in hashes if hash is not None)
         known.append(replace(claim, rewrite=replace(claim.rewrite, hashes=those)))
     return known

@@ -19,7 +19,7 @@ from secrets import randbelow
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Text, any_, func, literal, or_, select, text, tuple_
+from sqlalchemy import ARRAY, Text, all_, any_, func, literal, or_, select, text, tuple_
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import Range, insert
 from sqlalchemy.dialects.postgresql.ranges import MultiRange
@@ -75,7 +75,7 @@ async def find_sparse(connection: AsyncConnection, *, after: Position, limit: in
     """Return the rows of the next segments of which under a quarter of the captures is left."""
     order = (_HERE.model, _HERE.storage_key)
     behind = tuple_(*order) > tuple_(*(literal(value) for value in after))
-    is_usual = (_HERE.bytes <= MOST_BYTES) & _HERE.other_copy.is_(None)
+    is_usual = (all_(_HERE.sizes) <= MOST_BYTES) & _HERE.other_copy.is_(None)
     query = select(segment).where(behind, is_usual, _SPARSE)
     return list(await connection.execute(query.order_by(*order).limit(limit)))
 
@@ -104,7 +104,7 @@ async def note(connection: AsyncConnection, row: Any, new: StorageKey, *, maker:
         raise Unmovable
 
 
-_STATE: Final = ("hash", "last_hash", "next_hash", "erased", "left_over", "other_copy")
+_STATE: Final = ("last_hash", "next_hash", "erased", "left_over", "other_copy")
 
 
 async def describe(
@@ -193,9 +193,9 @@ async def apply_copied(
         await connection.execute(column.table.update().where(*own).values({column: moved.c.now}))
     members, left = max(body["left"]) + 1, frozenset(body["left"])
     erased = MultiRange(Range(n, n + 1) for n in range(members) if n not in left)
-    row = {"model": model, "storage_key": new, "members": members, "erased": erased}
-    row |= {"bytes": body["bytes"], "hash": body["hash"], "other_copy": old}
-    row |= {"leased_until": func.now() + _READING}
+    row = {"model": model, "storage_key": new, "members": members, "other_copy": old}
+    row |= {"sizes": [body["bytes"]], "hashes": [body["hash"]], "erased": erased}
+    row |= {"announced": MultiRange([Range(0, members)]), "leased_until": func.now() + _READING}
     await connection.execute(insert(segment).values(row).on_conflict_do_nothing())
     gone = segment.delete().where(_HERE.model == model, _HERE.storage_key == old)
     await connection.execute(gone)

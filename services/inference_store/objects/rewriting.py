@@ -54,8 +54,8 @@ class Rewrite:
 
     `names`: entries, and where their data lie, if that is known; `ordinals`: captures; `offsets`:
     of entries by where their data lie, in groups: one whose entries are not of one capture is left.
-    `kept`: where data lie that others point to. `hashes`: what the segment may be; none: it is not
-    known; `size`: its bytes.
+    `kept`: where data lie that others point to. `hashes`, `sizes`: what the segment may be, and how
+    many bytes; none: it is not known.
     """
 
     place: StorageKey
@@ -64,7 +64,7 @@ class Rewrite:
     offsets: tuple[frozenset[int], ...] = ()
     kept: frozenset[int] = frozenset()
     hashes: frozenset[str] = frozenset()
-    size: int | None = None
+    sizes: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ def read_segment(store: S3Store, rewrite: Rewrite, deletion: Deletion) -> Overwr
     try:
         answer = obstore.get(store, place.key)
         overwritten.tag, size = answer.meta["e_tag"], answer.meta["size"]
-        if size > _MOST_BYTES or rewrite.size not in {None, size}:
+        if size > _MOST_BYTES or (rewrite.sizes and size not in rewrite.sizes):
             overwritten.fault = _refuse(place, f"it has {size} bytes, which it never had")
             return overwritten
         tar = overwritten.tar = bytearray(answer.bytes())

@@ -396,7 +396,7 @@ def _split(claims: Sequence[SegmentClaim]) -> Iterator[Sequence[SegmentClaim]]:
     some: list[SegmentClaim] = []
     size = 0
     for claim in claims:
-        bytes = claim.rewrite.size or _USUAL_BYTES
+        bytes = max(claim.rewrite.sizes, default=_USUAL_BYTES)
         if some and (len(some) == _SEGMENTS or size + bytes > _SEGMENT_BYTES):
             yield some
             some, size = [], 0

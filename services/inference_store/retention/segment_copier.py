@@ -70,7 +70,7 @@ async def _copy(leader: Leader, row: Any) -> None:
     read = await asyncio.to_thread(
         leader.blobs.read_segment, old, lambda entry: entry.name != ERASED
     )
-    if read.size != row.bytes or read.hash not in {row.hash, row.last_hash, row.next_hash}:
+    if read.hash not in {*row.hashes, row.last_hash, row.next_hash}:
         raise Unmovable("it is not what was written")
     copy, tar = _write_copy(row, read)
     async with leader.engine.begin() as connection:
@@ -82,7 +82,7 @@ async def _copy(leader: Leader, row: Any) -> None:
     body = partial(segment_copies.describe, copy=copy, maker=leader.id)
     await leader.ledger.write("segment_copied", body, actor=ACTOR)
     failpoint("copy.moved")
-    about = {"old": row.storage_key, "new": str(copy.new), "bytes": row.bytes - copy.bytes}
+    about = {"old": row.storage_key, "new": str(copy.new), "bytes": read.size - copy.bytes}
     _log.info("segment copied", action="segment_copied", **about)
 
 

@@ -317,7 +317,7 @@ class Storing(Database):
         if known:
             hash = sha256(packed.tar).hexdigest()
             values = {"model": model, "storage_key": str(place), "members": count}
-            values |= {"bytes": len(packed.tar), "hash": hash}
+            values |= {"sizes": [len(packed.tar)], "hashes": [hash]}
             await self.execute(insert(segment).values(values))
         return [stored for _, _, stored in arrivals]
 

@@ -81,7 +81,7 @@ async def test_what_is_left_moves_and_is_erased_from_there(
     assert list_names(tar) == ["data", "response", "metadata.json"] * 2
     assert await storing.fetch(select(blob_reference.c.storage_key)) == [str(keys[2])]
     [row] = await storing.fetch(select(segment))
-    assert (row.storage_key, row.bytes, row.other_copy) == (str(place), len(tar), None)
+    assert (row.storage_key, row.sizes, row.other_copy) == (str(place), [len(tar)], None)
     # a backup of before finds them too
     again = storing.on(await restore(dump))
     await again.ledger.replay()

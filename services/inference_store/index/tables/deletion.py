@@ -13,7 +13,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import INT4MULTIRANGE, INT8MULTIRANGE, JSONB, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, INT4MULTIRANGE, INT8MULTIRANGE, JSONB, UUID
 
 from inference_store.index.tables.inferences import CODE_POINTS, METADATA, count, now
 
@@ -255,14 +255,18 @@ segment = Table(
     Column("model", Integer, primary_key=True, autoincrement=False),
     # s3://bucket/key
     Column("storage_key", CODE_POINTS, primary_key=True),
-    # captures, bytes and SHA-256 as it was first written, say its events; NULL: they did not
+    # captures, as the event says that says most; NULL: none does
     Column("members", Integer),
-    Column("bytes", BigInteger),
-    Column("hash", CODE_POINTS),
+    # bytes and SHA-256 as it was first written: the first ones that events say, which may lie
+    Column("sizes", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
+    Column("hashes", ARRAY(CODE_POINTS), nullable=False, server_default=text("'{}'")),
     # before and after the newest rewrite, which may not have ended
     Column("last_hash", CODE_POINTS),
     Column("next_hash", CODE_POINTS),
     now("created_at"),
+    # ordinals of captures that were stored, and whether two inferences have had one
+    Column("announced", INT4MULTIRANGE, nullable=False, server_default=text("'{}'")),
+    Column("contested", Boolean, nullable=False, server_default=text("false")),
     # ordinals of captures whose inferences are erased
     Column("erased", INT4MULTIRANGE, nullable=False, server_default=text("'{}'")),
     # bytes that their owners have lost, and that other inferences still pointed to
