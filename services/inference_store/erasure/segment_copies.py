@@ -12,7 +12,7 @@ The copy is given up through the ledger before: a maker that was stopped cannot 
 The copy's id has all bits of the old one that its captures repeat, and its time.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import randbelow
@@ -216,12 +216,9 @@ async def apply_given_up(
     await connection.execute(ended.values(leased_by=None, leased_until=None))
 
 
-async def forget(connection: AsyncConnection, rows: Collection[Any], left: Collection[str]) -> None:
-    """Forget the other copies of segments; those that are `left` wait some minutes."""
-    for row in rows:
-        values: dict[str, Any] = {"other_copy": None, "leased_until": None}
-        if row.other_copy in left:
-            values = {"leased_until": func.now() + _AGAIN}
-        own = (_HERE.model == row.model, _HERE.storage_key == row.storage_key)
-        same = _HERE.other_copy == row.other_copy
-        await connection.execute(segment.update().where(*own, same).values(values))
+async def forget(connection: AsyncConnection, gone: Iterable[str], left: Iterable[str]) -> None:
+    """Forget other copies of segments; those that are `left` wait some minutes."""
+    later = {"leased_until": func.now() + _AGAIN}
+    for keys, values in ((gone, {"other_copy": None, "leased_until": None}), (left, later)):
+        among_copies = among_keys(_HERE.other_copy, keys)
+        await connection.execute(segment.update().where(among_copies).values(values))

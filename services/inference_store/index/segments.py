@@ -4,44 +4,21 @@ segment.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Integer,
-    Text,
-    case,
-    cast,
-    func,
-    literal,
-    literal_column,
-    select,
-)
-from sqlalchemy.dialects.postgresql import ARRAY, INT4MULTIRANGE, array, insert
+from sqlalchemy import case, func, literal_column
+from sqlalchemy.dialects.postgresql import Insert, Range, insert
+from sqlalchemy.dialects.postgresql.ranges import MultiRange
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import TypeEngine
 
 from inference_store.index.tables import segment
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import belongs_to, member_of, ordinal_of
 
-_COLUMNS: Final = (
-    *("model", "storage_key", "members", "sizes", "hashes", "announced", "contested"),
-)
 # The most sizes and hashes that are remembered of one: a lie that comes first hides no truth.
 _MOST_SAID: Final = 8
-_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
-    "model": Integer(),
-    "key": Text(collation="C"),
-    "members": Integer(),
-    "size": BigInteger(),
-    "hash": Text(collation="C"),
-    "announced": Text(),
-    "contested": Boolean(),
-}
 
 
 async def record(connection: AsyncConnection, items: Iterable[tuple[Indexable, bool]]) -> None:
@@ -62,33 +39,21 @@ async def record(connection: AsyncConnection, items: Iterable[tuple[Indexable, b
             about = (extras.segment_members, extras.segment_bytes, extras.segment_hash)
             # what says nothing, as after the erasure of its input, outvotes nobody
             said[key][about] += about != (None, None, None)
-    rows = []
+    rows: list[dict[str, Any]] = []
     # one order everywhere: two ingesters that write the same segments never wait in a circle
     for key, values in sorted(said.items()):
-        ordinals = sorted(set(stored[key]))
-        spans = ",".join(f"[{n},{n + 1})" for n in ordinals)
-        is_contested = len(ordinals) < len(stored[key])
-        rows.append((*key, *values.most_common(1)[0][0], f"{{{spans}}}", is_contested))
+        members, size, hash = values.most_common(1)[0][0]
+        row: dict[str, Any] = {"model": key[0], "storage_key": key[1], "members": members}
+        row |= {"sizes": [] if size is None else [size], "hashes": [] if hash is None else [hash]}
+        row["announced"] = MultiRange(Range(n, n + 1) for n in sorted(set(stored[key])))
+        rows.append(row | {"contested": len(set(stored[key])) < len(stored[key])})
     if rows:
-        await _write(connection, rows)
+        await connection.execute(_make_upsert(), rows)
 
 
-async def _write(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> None:
-    columns = zip(_TYPES.items(), zip(*rows, strict=True), strict=True)
-    row = (
-        select(
-            *(
-                func.unnest(literal(list(values), ARRAY(kind))).label(name)
-                for (name, kind), values in columns
-            )
-        )
-        .subquery()
-        .c
-    )
-    lists = (func.array_remove(array([of]), None) for of in (row.size, row.hash))
-    fields = (row.model, row.key, row.members, *lists, cast(row.announced, INT4MULTIRANGE))
-    inserted = insert(segment).from_select(_COLUMNS, select(*fields, row.contested))
-    new, here = inserted.excluded, segment.c
+def _make_upsert() -> Insert:
+    inserted, here = insert(segment), segment.c
+    new = inserted.excluded
     is_more = func.coalesce(new.members, 0) > func.coalesce(here.members, 0)
     is_new = ~here.hashes.contains(new.hashes) & (func.cardinality(here.hashes) < _MOST_SAID)
     later = {
@@ -100,9 +65,8 @@ async def _write(connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -
         "erased": here.erased - new.announced,
     }
     is_told = is_more | is_new | (new.announced != literal_column("'{}'::int4multirange"))
-    await connection.execute(
-        inserted.on_conflict_do_update(index_elements=_COLUMNS[:2], set_=later, where=is_told)
-    )
+    keys = ["model", "storage_key"]
+    return inserted.on_conflict_do_update(index_elements=keys, set_=later, where=is_told)
 
 
 def find_segment(item: Indexable) -> StorageKey | None:

@@ -11,7 +11,6 @@ from uuid import UUID
 import structlog
 
 from inference_store.erasure import segment_copies
-from inference_store.erasure.runs import count_failure, find_reason
 from inference_store.erasure.segment_copies import SegmentCopy, Unmovable
 from inference_store.inference.errors import AccessDenied, BlobMissing
 from inference_store.inference.events import parse_stored
@@ -28,7 +27,7 @@ from inference_store.inference.tar import (
 from inference_store.objects import Contents
 from inference_store.platform.failpoints import failpoint
 
-from .batch_eraser import merge_faults
+from .batch_eraser import format_failures, merge_faults
 from .leader import ACTOR, Leader
 
 _SEGMENTS: Final = 200
@@ -122,9 +121,10 @@ async def delete_other_copies(leader: Leader) -> None:
     await leader.check.confirm_step()
     keys = [parse_stored(row.other_copy) for row in rows]
     faults = await asyncio.to_thread(leader.blobs.delete_objects, keys)
-    left = merge_faults(faults, keys, await asyncio.to_thread(leader.blobs.still_there, keys))
+    failed = merge_faults(faults, keys, await asyncio.to_thread(leader.blobs.still_there, keys))
     failpoint("copy.deleted")
-    for fault in left:
-        count_failure(find_reason(fault.code, fault.message))
+    left = {str(fault.key) for fault in failed}
     async with leader.engine.begin() as connection:
-        await segment_copies.forget(connection, rows, {str(fault.key) for fault in left})
+        await segment_copies.forget(connection, set(map(str, keys)) - left, left)
+    if left:
+        _log.warning("a segment stays", action="copy_stays", error=format_failures(failed))

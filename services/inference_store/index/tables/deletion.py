@@ -263,7 +263,6 @@ segment = Table(
     # before and after the newest rewrite, which may not have ended
     Column("last_hash", CODE_POINTS),
     Column("next_hash", CODE_POINTS),
-    now("created_at"),
     # ordinals of captures that were stored, and whether two inferences have had one
     Column("announced", INT4MULTIRANGE, nullable=False, server_default=text("'{}'")),
     Column("contested", Boolean, nullable=False, server_default=text("false")),
