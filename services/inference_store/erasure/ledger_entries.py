@@ -17,18 +17,11 @@ from typing import Any, Final, Self
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import (
-    audit_chain,
-    batches,
-    holds,
-    housekeeping,
-    policies,
-    requests,
-    segment_copies,
-)
+from inference_store.erasure import audit_chain, batches, holds, housekeeping, policies, requests
 from inference_store.erasure.hash_chain import Link, canonical, compute_hash
 from inference_store.erasure.held_deletions import apply_ended, apply_spared
 from inference_store.erasure.quarantine import apply_removal
+from inference_store.erasure.segment_copies import apply_copied, apply_given_up
 from inference_store.index import api_keys
 from inference_store.index.tables import ledger_head, ledger_intent
 from inference_store.inference.errors import BlobMissing, LedgerDiverged
@@ -365,16 +358,8 @@ KINDS: Sequence[Kind] = (
         requests.apply_waiver,
         rehearsed=False,
     ),
-    Kind(
-        "segment_copied",
-        "What was left of a segment was copied to a new one: both keys, and each blob's place.",
-        segment_copies.apply_copied,
-    ),
-    Kind(
-        "segment_copies_given_up",
-        "Copies of segments that did not end are about to be deleted: their keys.",
-        segment_copies.apply_given_up,
-    ),
+    Kind("segment_copied", "What was left of a segment moved to a new one.", apply_copied),
+    Kind("segment_copies_given_up", "Copies that did not end were given up.", apply_given_up),
     Kind("key_made", "An API key was made, or confirmed after a restore.", api_keys.apply_told),
     Kind("key_rotated", "An API key got a new text; its hash.", api_keys.apply_told),
     Kind("key_revoked", "An API key was revoked.", api_keys.apply_told),

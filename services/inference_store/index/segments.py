@@ -55,7 +55,9 @@ def _make_upsert() -> Insert:
     inserted, here = insert(segment), segment.c
     new = inserted.excluded
     is_more = func.coalesce(new.members, 0) > func.coalesce(here.members, 0)
-    is_new = ~here.hashes.contains(new.hashes) & (func.cardinality(here.hashes) < _MOST_SAID)
+    is_said = here.hashes.contains(new.hashes) & here.sizes.contains(new.sizes)
+    said = func.cardinality(here.hashes) + func.cardinality(here.sizes)
+    is_new = ~is_said & (said < 2 * _MOST_SAID)
     later = {
         "members": case((is_more, new.members), else_=here.members),
         "sizes": case((is_new, here.sizes + new.sizes), else_=here.sizes),

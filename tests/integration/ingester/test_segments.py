@@ -66,13 +66,13 @@ async def test_what_an_event_invents_of_a_segment_harms_nobody(
         event = events[number] | names | gone | {"capture_id": capture_id}
         return json.dumps(event | more).encode()
 
-    lies = {"segment_bytes": 7, "segment_hash": "0" * 64}
-    await producer.publish_all([invent(0, 0, **lies)])
+    await producer.publish_all([invent(0, 0, segment_bytes=7)])
     await wait_for_counts(engine, stored=1)
+    await producer.publish_all([invent(1, 0, segment_hash="0" * 64)])
+    await wait_for_counts(engine, stored=2)
     await producer.publish_all(packed.events)
-    await wait_for_counts(engine, stored=4)
-    filling = len(packed.tar) - 1024 - 3 * 512
-    await producer.publish_all([invent(1, 0), invent(2, filling)])
+    await wait_for_counts(engine, stored=5)
+    await producer.publish_all([invent(2, len(packed.tar) - 1024 - 3 * 512)])
     await wait_for_counts(engine, stored=6)
     [row] = await fetch(engine, select(segment))
     assert (row.contested, row.sizes) == (True, [7, len(packed.tar)])
