@@ -10,6 +10,7 @@ from minio.commonconfig import ENABLED
 from minio.versioningconfig import VersioningConfig
 from sqlalchemy import func, insert, select
 
+from inference_store.erasure import segment_claims
 from inference_store.index.tables import blob_reference, inference, registration, segment
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -119,7 +120,10 @@ async def test_a_segment_that_something_needs_stays(storing: Storing) -> None:
 
 
 async def test_a_maker_that_is_late_moves_nothing(
-    storing: Storing, settings: RetentionSettings
+    storing: Storing,
+    settings: RetentionSettings,
+    minio_server: S3,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its copy was given up while it was being put."""
     left = await store_sparse(storing, await storing.model(), ago(days=40))
@@ -140,9 +144,17 @@ async def test_a_maker_that_is_late_moves_nothing(
         await copy_sparse(make_leader(storing.engine, blobs))
     assert await read_keys(storing, *left) == [key for each in left for key in each.objects]
     assert storing.objects() == {find_place(left[0]).key}
-    # and another copies it then
+    # and another copies it then; nothing is erased before the old object is gone
     await copy_sparse(make_leader(storing.engine, storing.blobs))
     assert len(storing.objects()) == 2
+    monkeypatch.setattr(segment_claims, "LEASE_SECONDS", 0.1)
+    erasure = await storing.request(left[0])
+    for _ in range(2):
+        assert await storing.eraser.finish(await storing.reload(erasure)) == "failed"
+        await lapse(storing)
+    await delete_other_copies(storing.eraser.leader)
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
+    assert count_with(minio_server, storing.bucket, b"datum 4") == 0
 
 
 @pytest.mark.kills
