@@ -52,8 +52,15 @@ class Ticket:
     def __init__(self, captures: FakeCaptures, size: int) -> None:
         self.refused = size > captures.most
         self.finish = captures.hand_over
+        self.size = size
         self._room = captures.room - (0 if self.refused else size)
 
     def reserve_more(self, size: int) -> bool:
         self._room -= size
         return self._room >= 0
+
+    def absorb(self, other: "Ticket") -> None:
+        self.size += other.size
+
+    def pass_through(self) -> None:
+        self.size = 0

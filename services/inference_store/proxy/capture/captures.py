@@ -93,6 +93,11 @@ class Reservation:
         self._reserved += size + PART
         return True
 
+    def absorb(self, other: "Reservation") -> None:
+        """Take over the bytes of another one, whose exchange became part of this one's."""
+        self._reserved += other._reserved
+        other._reserved = 0
+
     def finish(self, exchange: Exchange, route: Route) -> None:
         """Hand the exchange over; never blocks, never raises.
 
