@@ -23,6 +23,8 @@ class FakeCaptures:
     heads: list[int] = field(default_factory=list)
     """The sizes of the heads of calls."""
     begun: int = 0
+    expected: int = 0
+    """Exchanges that wait to be handed over."""
     finished: list[tuple[Exchange, Route]] = field(default_factory=list)
     _waiting: asyncio.Queue[Exchange] = field(default_factory=asyncio.Queue)
 
@@ -32,6 +34,9 @@ class FakeCaptures:
             return None
         self.begun += 1
         return Ticket(self, size)
+
+    def expect(self, count: int) -> None:
+        self.expected += count
 
     def hand_over(self, exchange: Exchange, route: Route) -> None:
         self.finished.append((exchange, route))

@@ -70,7 +70,7 @@ STEPPED = {
     "objects": "links transfers",
     "operations": "doctor.checks",
     "cli": "upkeep",
-    "proxy": "capture capture.process capture.publisher capture.registrations capture.segments "
+    "proxy": "capture capture.publisher capture.registrations capture.segments "
     "configuration event_intake exchange grpc grpc.server protocols protocols.v2_grpc rest "
     "rest_messages routing",
     "query": "aggregates.collector aggregates.run filters.operands filters.relations stored_counts",

@@ -14,13 +14,9 @@ from typing import Final
 from urllib.parse import unquote
 
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_text import (
-    UnreadableJson,
-    cut_items,
-    cut_members,
-    read_json,
-)
+from inference_store.inference.json_text import UnreadableJson, cut_items, cut_members, read_json
 from inference_store.proxy.exchange import Headers, from_base64, header, utf8
+from inference_store.proxy.protocols import v2
 
 STRUCTURED: Final = "application/cloudevents"
 """How the content type of structured mode and of a batch begins."""
@@ -31,7 +27,6 @@ _TYPES: Final = (
 )
 # What both halves of a call have in common, beside its id.
 _ORIGIN: Final = ("source", "inferenceservicename", "modelid", "namespace", "component", "endpoint")
-_JSON_VALUES: Final = ("metadata", "annotations")
 _EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _CLOCK: Final = timedelta(hours=1)
 
@@ -85,8 +80,8 @@ class LoggedEvent:
 
     def time(self, arrived: datetime) -> datetime:
         """Return when it happened; when it arrived, if that is not said, or cannot be."""
-        is_likely = self.at is not None and _EARLIEST <= self.at <= arrived + _CLOCK
-        return self.at if self.at is not None and is_likely else arrived
+        at = self.at or arrived
+        return at if _EARLIEST <= at <= arrived + _CLOCK else arrived
 
 
 def read_binary(headers: Headers) -> LoggedEvent:
@@ -95,7 +90,7 @@ def read_binary(headers: Headers) -> LoggedEvent:
     for spelt, value in headers:
         if spelt.startswith("ce-"):
             name, text = spelt.removeprefix("ce-"), utf8(value).decode("utf-8", "replace")
-            attributes[name] = text if name in _JSON_VALUES else unquote(text)
+            attributes[name] = text if name == "metadata" else unquote(text)
     content = [it for it in headers if it[0] in ("content-type", "content-encoding")]
     return _check(attributes, content, b"", "ce-")
 
@@ -103,12 +98,12 @@ def read_binary(headers: Headers) -> LoggedEvent:
 def read_structured(raw: bytes) -> list[LoggedEvent]:
     """Read an event in structured mode, or a batch of them. Raises NotAnEvent."""
     try:
-        document = read_json(raw)
+        text = v2.utf8(raw)
+        if isinstance(read_json(text), list):
+            return [_read_document(each, f"[{at}].") for at, each in enumerate(cut_items(text))]
+        return [_read_document(text)]
     except UnreadableJson as exc:
         raise NotAnEvent("body", f"it is not JSON: {exc}") from None
-    if isinstance(document, list):
-        return [_read_document(text, f"[{at}].") for at, text in enumerate(cut_items(raw))]
-    return [_read_document(raw)]
 
 
 def _read_document(text: bytes, where: str = "") -> LoggedEvent:
@@ -148,8 +143,7 @@ def _check(attributes: Mapping[str, str], content: Headers, data: bytes, where: 
     side: CaptureSide = "request" if match[1] == "request" else "response"
     event = LoggedEvent(side, attributes, _read_time(attributes, where), content, data)
     if not event.model:
-        sentence = "expected the name of the inference service, or a modelid"
-        raise NotAnEvent(f"{where}inferenceservicename", sentence)
+        raise NotAnEvent(f"{where}inferenceservicename", "expected one, or a modelid")
     return event
 
 

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,13 +39,13 @@ from inference_store.proxy.protocols.documents import NotDecoded, decode, media_
 from inference_store.proxy.rest_messages import as_text, end_to_end, read_length
 from inference_store.proxy.routing import Route, normalize
 
-MOST_WAITING: Final = 10_000
-"""The most events that wait; if one more comes, the oldest is captured alone."""
-_MOST_KNOWN: Final = 100_000
-"""The most events that are remembered, to recognise those that come again."""
+# The most events that wait, and their share of the memory of captures: beyond, the oldest is
+# captured alone.
+_MOST_WAITING: Final = 10_000
 _WAITING_SHARE: Final = 1 / 2
-"""Of the memory of captures: what waits takes no more of it."""
-_RETRY_SECONDS: Final = 5
+# The most events that are remembered, to recognise those that come again.
+_MOST_KNOWN: Final = 100_000
+_LATER: Final = (b"retry-after", b"5")
 # The beginning of the data is enough to distinguish two events of one id and time.
 _COMPARED: Final = 64 * 1024
 _ANSWERED: Final = 200  # KServe's and Seldon's loggers send no answers of calls that failed
@@ -53,28 +53,24 @@ _NO_ANSWER: Final = "no answer was logged; KServe and Seldon log none of a call 
 
 
 class _Refused(Exception):
-    """An event that is not taken, as problem details."""
+    """An event that is not taken. `headers`: of the answer, beside those of each."""
 
-    def __init__(self, status: HTTPStatus, where: str, sentence: str) -> None:
+    def __init__(
+        self, status: HTTPStatus, where: str, sentence: str, *headers: tuple[bytes, bytes]
+    ) -> None:
         super().__init__(sentence)
         self.status, self.where = status, where
+        self.headers = [(b"content-type", b"application/problem+json"), *headers]
 
-    def answer(self) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    def describe(self) -> bytes:
+        """Return problem details."""
         problem = {
-            "type": "about:blank",
             "title": self.status.phrase,
             "status": self.status,
             "detail": f"{self.where}: {self}.",
             "errors": [{"path": self.where, "message": str(self)}],
         }
-        own = {
-            HTTPStatus.UNAUTHORIZED: (b"www-authenticate", b"Bearer"),
-            HTTPStatus.METHOD_NOT_ALLOWED: (b"allow", b"POST"),
-            HTTPStatus.SERVICE_UNAVAILABLE: (b"retry-after", b"%d" % _RETRY_SECONDS),
-        }
-        headers = [(b"content-type", b"application/problem+json")]
-        headers += [own[self.status]] if self.status in own else []
-        return headers, orjson.dumps(problem)
+        return orjson.dumps(problem)
 
 
 @dataclass(slots=True)
@@ -94,13 +90,18 @@ class _Half:
         return (self.logger.name, *self.event.call)
 
     @property
+    def size(self) -> int:
+        """The bytes of its body that are kept."""
+        return sum(map(len, self.body.parts))
+
+    @property
     def at(self) -> datetime:
         return self.event.time(self.arrived)
 
     def fingerprint(self) -> bytes:
         """Return what an event that is sent again has in common with it, and no other one."""
         parts = (*self.call, self.event.side, self.event.attributes.get("time", ""))
-        told = orjson.dumps((parts, self.body.size))
+        told = repr((parts, self.body.size)).encode("utf-8", "backslashreplace")
         return blake2b(told + self.body.bytes[:_COMPARED], digest_size=16).digest()
 
 
@@ -115,8 +116,9 @@ class EventIntake:
         self._captures = captures
         self._token = settings.proxy_cloud_events_token.get_secret_value().encode()
         self._most_bytes = settings.proxy_body_bytes
-        most_waiting_bytes = int(settings.proxy_capture_bytes * _WAITING_SHARE)
-        self._waiting = _Waiting(settings.proxy_cloud_events_seconds, most_waiting_bytes)
+        most_waiting = int(settings.proxy_capture_bytes * _WAITING_SHARE)
+        seconds = settings.proxy_cloud_events_seconds
+        self._waiting = _Waiting(seconds, most_waiting, captures.expect)
         self.close = self._waiting.close
         if self._loggers:
             from_zero(CLOUD_EVENTS, ("joined", "alone", "duplicate", "refused", "no_room"))
@@ -136,7 +138,7 @@ class EventIntake:
             except _Refused as refusal:
                 is_full = refusal.status == HTTPStatus.SERVICE_UNAVAILABLE
                 CLOUD_EVENTS.labels("no_room" if is_full else "refused").inc()
-                status, (headers, body) = refusal.status, refusal.answer()
+                status, headers, body = refusal.status, refusal.headers, refusal.describe()
                 with suppress(ConnectionAbortedError):
                     # a sender that still writes would not see the answer
                     await arriving.read(CapturedBody(Body(), None))
@@ -151,7 +153,8 @@ class EventIntake:
         headers = as_text(end_to_end(scope["headers"]))
         length = read_length(scope["headers"]) or 0
         if scope["method"] != "POST":
-            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method", "events are sent by POST")
+            allow = (b"allow", b"POST")
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method", "expected POST", allow)
         self._check_token(header(headers, "authorization") or "")
         if self._captures.queue.is_needed:
             await self._captures.queue.wait(length)
@@ -162,8 +165,9 @@ class EventIntake:
                 half = self._begin(logger, read_binary(headers), length)
                 await arriving.read(CapturedBody(half.body, half.reservation, length))
                 self._waiting.add(half)
-        except NotAnEvent as exc:
-            raise _Refused(HTTPStatus.BAD_REQUEST, exc.field, str(exc)) from None
+        except (NotAnEvent, NotDecoded) as exc:
+            where = exc.field if isinstance(exc, NotAnEvent) else "content-encoding"
+            raise _Refused(HTTPStatus.BAD_REQUEST, where, str(exc)) from None
 
     async def _take_structured(
         self, logger: UpstreamEntry, headers: Headers, length: int, arriving: "_ArrivingBody"
@@ -175,27 +179,21 @@ class EventIntake:
             if not envelope.whole:
                 sentence = f"it is over {self._most_bytes} bytes, or there is no memory for it"
                 raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body", sentence)
-            try:
-                events = read_structured(decode(envelope.bytes, headers, self._most_bytes))
-            except NotDecoded as exc:
-                raise NotAnEvent("content-encoding", str(exc)) from None
-            for event in events:
-                size = len(event.data)
-                half = self._begin(logger, event, size)
-                CapturedBody(half.body, half.reservation, size).add(event.data)
+            for event in read_structured(decode(envelope.bytes, headers, self._most_bytes)):
+                half = self._begin(logger, event, len(event.data))
+                CapturedBody(half.body, half.reservation, len(event.data)).add(event.data)
                 self._waiting.add(half)
         finally:
             held.pass_through()
 
     def _begin(self, logger: UpstreamEntry, event: LoggedEvent, size: int) -> _Half:
-        head = head_size([*event.headers, *event.content])
-        return _Half(event, logger, self._reserve(size, head))
+        return _Half(event, logger, self._reserve(size, head_size(event.headers)))
 
     def _reserve(self, size: int, head: int) -> Reservation:
         reservation = self._captures.begin(size, head)
         if reservation is None:
             sentence = "there is no memory for it: send it again later"
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "body", sentence)
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "body", sentence, _LATER)
         return reservation
 
     def _check_token(self, credentials: str) -> None:
@@ -207,7 +205,8 @@ class EventIntake:
                 token = b64decode(token).partition(b":")[2]
         if self._token and not hmac.compare_digest(token, self._token):
             sentence = "expected the token of INFERENCE_STORE_PROXY_CLOUD_EVENTS_TOKEN"
-            raise _Refused(HTTPStatus.UNAUTHORIZED, "authorization", sentence)
+            how = (b"www-authenticate", b"Bearer")
+            raise _Refused(HTTPStatus.UNAUTHORIZED, "authorization", sentence, how)
 
 
 class _ArrivingBody:
@@ -230,7 +229,9 @@ class _ArrivingBody:
 class _Waiting:
     """Events that wait for their other half, and those that came lately. For the loop's thread."""
 
-    def __init__(self, seconds: float, most_bytes: int) -> None:
+    def __init__(self, seconds: float, most_bytes: int, expect: Callable[[int], None]) -> None:
+        """`expect` counts exchanges that wait."""
+        self._expect = expect
         self._seconds, self._most_bytes, self._bytes = seconds, most_bytes, 0
         self._halves: OrderedDict[tuple[str, ...], _Half] = OrderedDict()
         self._known: OrderedDict[bytes, float] = OrderedDict()
@@ -256,8 +257,9 @@ class _Waiting:
         if other is not None:  # another call with the id of this one
             _capture(other)
         self._halves[half.call] = half
-        self._bytes += half.body.size
-        while len(self._halves) > MOST_WAITING or self._bytes > self._most_bytes:
+        self._bytes += half.size
+        self._expect(1)
+        while len(self._halves) > _MOST_WAITING or self._bytes > self._most_bytes:
             self._capture_oldest()
         self._timer = self._timer or loop.call_at(half.until, self._expire)
 
@@ -283,7 +285,9 @@ class _Waiting:
 
     def _pop(self, call: tuple[str, ...]) -> _Half | None:
         half = self._halves.pop(call, None)
-        self._bytes -= half.body.size if half else 0
+        if half is not None:
+            self._bytes -= half.size
+            self._expect(-1)
         return half
 
     def _capture_oldest(self) -> None:

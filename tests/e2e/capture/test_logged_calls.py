@@ -1,6 +1,7 @@
 """From a request logger's events to rows, with every service: nothing that was taken is lost."""
 
 import json
+import signal
 import socket
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def _send(proxy: Proxy, *events: bytes) -> None:
 def test_events_of_loggers_become_rows_and_the_books_close(
     service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Also those that wait for an answer when the proxy is stopped."""
+    """Also those that wait for an answer when the proxy is stopped. If it is killed, they are lost,
+    and counted."""
     environment = service_environment(
         KAFKA_TOPIC=topic(2),
         KAFKA_REPORTS_TOPIC=topic(),
@@ -66,3 +68,14 @@ def test_events_of_loggers_become_rows_and_the_books_close(
             return bool(books["closes"]) and [each["published"] for each in reports] == [4]
 
         wait_until(all_are_counted, seconds=300, what="the last report")
+        proxy.restart()
+        proxy.wait_ready()
+        _send(proxy, kserve("request", V1[0], id="four"))
+        proxy.process.send_signal(signal.SIGKILL)
+
+        def is_reported() -> bool:
+            producers = line.accounting()["producers"]
+            dropped = [report["dropped"] for each in producers for report in each["reports"]]
+            return sorted(dropped, key=len) == [{}, {"process_ended": 1}]
+
+        wait_until(is_reported, seconds=300, what="the report of what was lost")

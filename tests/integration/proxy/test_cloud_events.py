@@ -5,18 +5,13 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from inference_store.platform.metrics import SHOWN
-from inference_store.proxy.capture.process import Reader, write_exchange
-from inference_store.proxy.configuration import Configuration, Redaction, Rules
-from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.proxy.routing import Route
+from inference_store.proxy.configuration import Redaction, Rules
 from tests.fake_captures import FakeCaptures
 from tests.logged_events import (
     BINARY,
@@ -30,7 +25,7 @@ from tests.logged_events import (
     seldon,
     structured,
 )
-from tests.unit.proxy.capture.captured import Captured, make_preparation, write
+from tests.unit.proxy.capture.captured import Captured, read_handed
 
 from .rest_server import connect, encode_request, proxy, send_raw, upstream
 
@@ -58,19 +53,7 @@ class Intake:
         """Return what the capture process writes of the next call."""
         exchange = await self.captures.exchange()
         route = next(route for each, route in self.captures.finished if each is exchange)
-        return read_back(exchange, route, rules)
-
-
-def read_back(exchange: Exchange, route: Route, rules: Rules | None = None) -> Captured:
-    assert route.call is not None
-    frame = write_exchange(exchange, route.call, route, 0)
-    sent = Reader(BytesIO(frame)).exchange()  # type: ignore[arg-type]
-    assert sent is not None
-    work = sent.work(PROTOCOLS, Configuration((), [rules] if rules else []))
-    preparation = make_preparation(proxy_redaction_key="k")
-    chosen = preparation.choose(work)
-    assert chosen is not None
-    return Captured(write(preparation, chosen))
+        return read_handed(exchange, route, rules)
 
 
 @asynccontextmanager

@@ -298,6 +298,11 @@ class Captures:
             reserved=reserved,
         )
 
+    def expect(self, count: int) -> None:
+        """Count exchanges that wait to be handed over as seen: if this process is killed, the
+        capture process reports them as lost. A negative `count` takes them back."""
+        self._counts.values[CounterId.SEEN] += count
+
     async def start(self) -> None:
         """Begin to capture. Raises OSError if the spool's folder cannot be used."""
         root = self._settings.proxy_spool_directory
