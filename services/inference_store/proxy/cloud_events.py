@@ -21,10 +21,6 @@ from inference_store.proxy.protocols import v2
 STRUCTURED: Final = "application/cloudevents"
 """How the content type of structured mode and of a batch begins."""
 _TYPE: Final = re.compile(r".+\.inference\.(request|response)")
-_TYPES: Final = (
-    "org.kubeflow.serving.inference.request or .response, or io.seldon.serving.inference.request "
-    "or .response"
-)
 # What both halves of a call have in common, beside its id.
 _ORIGIN: Final = ("source", "inferenceservicename", "modelid", "namespace", "component", "endpoint")
 _EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -139,7 +135,7 @@ def _check(attributes: Mapping[str, str], content: Headers, data: bytes, where: 
             raise NotAnEvent(f"{where}{name}", "every CloudEvent has one")
     match = _TYPE.fullmatch(attributes["type"])
     if match is None:
-        raise NotAnEvent(f"{where}type", f"expected {_TYPES}")
+        raise NotAnEvent(f"{where}type", "expected ….inference.request or ….inference.response")
     side: CaptureSide = "request" if match[1] == "request" else "response"
     event = LoggedEvent(side, attributes, _read_time(attributes, where), content, data)
     if not event.model:

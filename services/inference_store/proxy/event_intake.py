@@ -1,9 +1,7 @@
 """The route of the REST port that takes CloudEvents of request loggers.
 
-A request and its answer come as two events, in any order. The first one waits here for the other;
-what they make together is captured as a call that went through the proxy. What waits is within the
-memory of captures: a success means that the event is in memory and will be captured, with its other
-half or alone.
+A request and its answer come as two events, in any order. The first one waits here for the other,
+within the memory of captures; together they are captured as a call that went through the proxy.
 """
 
 import asyncio
@@ -64,13 +62,9 @@ class _Refused(Exception):
 
     def describe(self) -> bytes:
         """Return problem details."""
-        problem = {
-            "title": self.status.phrase,
-            "status": self.status,
-            "detail": f"{self.where}: {self}.",
-            "errors": [{"path": self.where, "message": str(self)}],
-        }
-        return orjson.dumps(problem)
+        errors = [{"path": self.where, "message": str(self)}]
+        problem = {"title": self.status.phrase, "status": self.status}
+        return orjson.dumps(problem | {"detail": f"{self.where}: {self}.", "errors": errors})
 
 
 @dataclass(slots=True)
@@ -88,11 +82,6 @@ class _Half:
     @property
     def call(self) -> tuple[str, ...]:
         return (self.logger.name, *self.event.call)
-
-    @property
-    def size(self) -> int:
-        """The bytes of its body that are kept."""
-        return sum(map(len, self.body.parts))
 
     @property
     def at(self) -> datetime:
@@ -133,18 +122,17 @@ class EventIntake:
         status, headers, body = HTTPStatus.OK, list[tuple[bytes, bytes]](), b""
         arriving = _ArrivingBody(receive)
         try:
-            try:
-                await self._take(logger, scope, arriving)
-            except _Refused as refusal:
-                is_full = refusal.status == HTTPStatus.SERVICE_UNAVAILABLE
-                CLOUD_EVENTS.labels("no_room" if is_full else "refused").inc()
-                status, headers, body = refusal.status, refusal.headers, refusal.describe()
-                with suppress(ConnectionAbortedError):
-                    # a sender that still writes would not see the answer
-                    await arriving.read(CapturedBody(Body(), None))
+            await self._take(logger, scope, arriving)
         except ConnectionAbortedError:
             CLOUD_EVENTS.labels("refused").inc()
             return
+        except _Refused as refusal:
+            is_full = refusal.status == HTTPStatus.SERVICE_UNAVAILABLE
+            CLOUD_EVENTS.labels("no_room" if is_full else "refused").inc()
+            status, headers, body = refusal.status, refusal.headers, refusal.describe()
+            with suppress(ConnectionAbortedError):
+                # a sender that still writes would not see the answer
+                await arriving.read(CapturedBody(Body(), None))
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": int(status), "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -192,8 +180,8 @@ class EventIntake:
     def _reserve(self, size: int, head: int) -> Reservation:
         reservation = self._captures.begin(size, head)
         if reservation is None:
-            sentence = "there is no memory for it: send it again later"
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "body", sentence, _LATER)
+            full = HTTPStatus.SERVICE_UNAVAILABLE
+            raise _Refused(full, "body", "there is no memory for it: send it later", _LATER)
         return reservation
 
     def _check_token(self, credentials: str) -> None:
@@ -244,6 +232,7 @@ class _Waiting:
         """Capture an event with its other half, if that is here; else let it wait."""
         loop = asyncio.get_running_loop()
         half.until = loop.time() + self._seconds
+        half.body.parts = [half.body.bytes] if half.body.parts else []
         if self._has_come(half):
             half.reservation.pass_through()
             CLOUD_EVENTS.labels("duplicate").inc()
@@ -257,7 +246,7 @@ class _Waiting:
         if other is not None:  # another call with the id of this one
             _capture(other)
         self._halves[half.call] = half
-        self._bytes += half.size
+        self._bytes += len(half.body.bytes)
         self._expect(1)
         while len(self._halves) > _MOST_WAITING or self._bytes > self._most_bytes:
             self._capture_oldest()
@@ -267,8 +256,6 @@ class _Waiting:
         """Capture all that waits."""
         while self._halves:
             self._capture_oldest()
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _has_come(self, half: _Half) -> bool:
         """Return whether the same event came before; remember it."""
@@ -286,14 +273,13 @@ class _Waiting:
     def _pop(self, call: tuple[str, ...]) -> _Half | None:
         half = self._halves.pop(call, None)
         if half is not None:
-            self._bytes -= half.size
+            self._bytes -= len(half.body.bytes)
             self._expect(-1)
         return half
 
     def _capture_oldest(self) -> None:
-        half = self._pop(next(iter(self._halves)))
-        assert half is not None
-        _capture(half)
+        if half := self._pop(next(iter(self._halves))):
+            _capture(half)
 
     def _expire(self) -> None:
         loop, self._timer = asyncio.get_running_loop(), None

@@ -182,7 +182,7 @@ def read_handed(exchange: Exchange, route: Route, rules: Rules | None = None) ->
     """Return what the capture process writes of an exchange that was handed over."""
     assert route.call is not None
     frame = BytesIO(write_exchange(exchange, route.call, route, 0))
-    sent = Reader(BufferedReader(frame)).exchange()  # type: ignore[type-var]
+    sent = Reader(BufferedReader(frame)).exchange()
     assert sent is not None
     work = sent.work(PROTOCOLS, Configuration((), [rules] if rules else []))
     preparation = make_preparation(proxy_redaction_key="k")
