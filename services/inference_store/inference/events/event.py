@@ -364,7 +364,7 @@ _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyTyp
                 " answer to another request of a stream."
             ),
             "misshapen": "An output has another number of values than its shape says.",
-            "length_lost": "As of a request.",
+            "length_lost": "The same of a response.",
         },
     }
 )
