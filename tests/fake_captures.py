@@ -23,6 +23,8 @@ class FakeCaptures:
     heads: list[int] = field(default_factory=list)
     """The sizes of the heads of calls."""
     begun: int = 0
+    expected: int = 0
+    """Exchanges that wait to be handed over."""
     finished: list[tuple[Exchange, Route]] = field(default_factory=list)
     _waiting: asyncio.Queue[Exchange] = field(default_factory=asyncio.Queue)
 
@@ -32,6 +34,9 @@ class FakeCaptures:
             return None
         self.begun += 1
         return Ticket(self, size)
+
+    def expect(self, count: int) -> None:
+        self.expected += count
 
     def hand_over(self, exchange: Exchange, route: Route) -> None:
         self.finished.append((exchange, route))
@@ -52,8 +57,15 @@ class Ticket:
     def __init__(self, captures: FakeCaptures, size: int) -> None:
         self.refused = size > captures.most
         self.finish = captures.hand_over
+        self.size = size
         self._room = captures.room - (0 if self.refused else size)
 
     def reserve_more(self, size: int) -> bool:
         self._room -= size
         return self._room >= 0
+
+    def absorb(self, other: "Ticket") -> None:
+        self.size += other.size
+
+    def pass_through(self) -> None:
+        self.size = 0

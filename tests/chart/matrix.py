@@ -32,7 +32,7 @@ MATRIX: dict[str, Values] = {
         "pods": {"extraEnv": [{"name": "INFERENCE_STORE_POSTGRES_POOL_SIZE", "value": "5"}]},
         "proxy": {
             "enabled": True,
-            "upstreams": UPSTREAMS,
+            "upstreams": [*UPSTREAMS, {"name": "kserve", "cloud_events": "/cloudevents"}],
             "models": [
                 {
                     "model": "yolo*",
@@ -45,6 +45,7 @@ MATRIX: dict[str, Values] = {
             "tlsSecret": "proxy-tls",
             "registry": {"url": "http://api:8080", "existingSecret": "registry"},
             "redactionKey": {"existingSecret": "redaction"},
+            "cloudEventsToken": {"existingSecret": "events"},
             "kafka": {
                 "username": "proxy",
                 "existingSecret": "proxy-kafka",

@@ -159,6 +159,9 @@ def test_service_has_both_ports_with_their_protocols() -> None:
         assert port_numbers["grpc"] == int(environment["PROXY_GRPC_PORT"])
         assert port_numbers["admin"] == int(environment["PROXY_ADMIN_PORT"])
         assert ("PROXY_TLS_KEY_FILE" in environment) == (values is OWN)
+    # both events of a logged call reach one pod
+    service = select_kind(render_objects(OWN), "Service")[f"{FULL}-proxy"]["spec"]
+    assert service["sessionAffinity"] == "ClientIP"
 
 
 def test_its_changes_only_replace_its_own_pods() -> None:

@@ -72,7 +72,7 @@ STEPPED = {
     "operations": "doctor.checks",
     "cli": "upkeep",
     "proxy": "capture capture.publisher capture.registrations capture.segments "
-    "configuration exchange grpc grpc.server protocols protocols.v2_grpc rest "
+    "configuration event_intake exchange grpc grpc.server protocols protocols.v2_grpc rest "
     "rest_messages routing",
     "query": "aggregates.collector aggregates.run filters.operands filters.relations stored_counts",
     "retention": "batch_eraser certifier eraser exporter housekeeping leader orphan_eraser "

@@ -68,6 +68,13 @@ spec:
   {{- with $service.loadBalancerSourceRanges }}
   loadBalancerSourceRanges: {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- range default list $own.upstreams }}
+  {{- if .cloud_events }}
+  # A call's two events have to reach one pod; a logger opens a connection for each.
+  sessionAffinity: ClientIP
+  {{- break }}
+  {{- end }}
+  {{- end }}
   selector: {{- include "inference-store.selector" . | nindent 4 }}
   ports:
     {{- range $name := list "http" "grpc" }}

@@ -297,7 +297,7 @@ spec:
 {{- define "inference-store.givenSecrets" -}}
 {{- $v := .Values -}}
 {{- $found := dict -}}
-{{- range $name := list $v.postgres.existingSecret $v.kafka.sasl.existingSecret $v.s3.existingSecret $v.auth.existingSecret $v.api.s3ExistingSecret $v.ingester.s3ExistingSecret $v.retention.s3ExistingSecret $v.retention.certificates.existingSecret $v.proxy.s3ExistingSecret $v.proxy.kafka.existingSecret $v.proxy.registry.existingSecret $v.proxy.redactionKey.existingSecret -}}
+{{- range $name := list $v.postgres.existingSecret $v.kafka.sasl.existingSecret $v.s3.existingSecret $v.auth.existingSecret $v.api.s3ExistingSecret $v.ingester.s3ExistingSecret $v.retention.s3ExistingSecret $v.retention.certificates.existingSecret $v.proxy.s3ExistingSecret $v.proxy.kafka.existingSecret $v.proxy.registry.existingSecret $v.proxy.redactionKey.existingSecret $v.proxy.cloudEventsToken.existingSecret -}}
 {{- if $name -}}{{- $_ := set $found $name (lookup "v1" "Secret" $.Release.Namespace $name).data -}}{{- end -}}
 {{- end -}}
 {{- list $v.postgres.password $v.kafka.sasl.password $v.s3.accessKey $v.s3.secretKey $found | toJson | sha256sum -}}

@@ -181,6 +181,9 @@ env:
 {{- if and (eq .component "proxy") $v.proxy.redactionKey.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REDACTION_KEY" "secret" $v.proxy.redactionKey.existingSecret "key" $v.proxy.redactionKey.existingSecretKey) | nindent 0 }}
 {{- end }}
+{{- if and (eq .component "proxy") $v.proxy.cloudEventsToken.existingSecret }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_CLOUD_EVENTS_TOKEN" "secret" $v.proxy.cloudEventsToken.existingSecret "key" $v.proxy.cloudEventsToken.existingSecretKey) | nindent 0 }}
+{{- end }}
 {{- if or (and (eq .component "proxy") (include "inference-store.registryUrl" .)) (and (eq .component "migrate") (include "inference-store.makesRegistryKey" .root)) }}
 {{- include "inference-store.registryKey" .root | nindent 0 }}
 {{- end }}

@@ -258,6 +258,15 @@ INCOMPLETE_CAPTURES = counter(
     "Exchanges recorded with a part that was lost or is unreadable.",
     "reason",
 )
+CLOUD_EVENTS = counter(
+    "proxy_cloud_events_total",
+    "CloudEvents by outcome: `joined`, `alone` (captured without its other half), `duplicate`, "
+    "`refused`, `no_room`.",
+    "outcome",
+)
+CLOUD_EVENTS_WAITING = gauge(
+    "proxy_cloud_events_waiting", "CloudEvents that wait for the other half of their call."
+)
 CAPTURE_QUEUE = gauge("proxy_captures_queued", "Exchanges not published yet, spool included.")
 CAPTURE_BYTES = gauge("proxy_capture_bytes", "Bytes of captures held in memory.")
 CAPTURE_BUDGET = gauge(

@@ -142,6 +142,9 @@ class UpstreamEntry(_Entry):
     omi: Annotated[str, AfterValidator(_target)] | None = None
     """Where an OMI container answers, in place of `url` and `grpc`: behind a bridge of ours it
     answers V2 over both."""
+    cloud_events: Annotated[str, Field(pattern=r"^/[^ ?#]*$")] | None = None
+    """Path at which the REST port takes the CloudEvents of a request logger, in place of `url` and
+    `grpc`; the bodies tell their protocol."""
     protocols: tuple[Annotated[str, AfterValidator(_protocol)], ...] = ("v2", "v2-grpc")
     """The protocols whose calls are captured."""
     dialect: Literal["mlserver", "triton"] | None = None
@@ -170,15 +173,20 @@ class UpstreamEntry(_Entry):
     def _fits(self) -> Self:
         if self.omi is not None and (self.url is not None or self.grpc is not None):
             raise ValueError("omi replaces url and grpc: leave out either them or omi")
-        if self.url is None and self.grpc is None and self.omi is None:
-            raise ValueError("it has neither url nor grpc nor omi: give url, grpc or both, or omi")
+        others = (self.url, self.grpc, self.omi)
+        if self.cloud_events is not None and any(others):
+            raise ValueError("cloud_events replaces url, grpc and omi: make it an entry of its own")
+        if not any((*others, self.cloud_events)):
+            sentence = "it has neither url nor grpc nor omi nor cloud_events"
+            raise ValueError(f"{sentence}: give url, grpc or both, or one of the others")
         if (self.certificate_file is None) != (self.key_file is None):
             raise ValueError("certificate_file and key_file belong together: give both, or neither")
         return self
 
     def serves(self, model: str | None) -> bool:
         """Return whether the upstream serves a model of this name."""
-        return model is None or any(matches(pattern, model) for pattern in self.models)
+        is_any = model is None or any(matches(pattern, model) for pattern in self.models)
+        return is_any and self.cloud_events is None
 
 
 class Sampling(_Entry):
@@ -272,7 +280,9 @@ class Configuration:
     """The upstreams and the rules of a proxy."""
 
     def __init__(self, upstreams: Sequence[UpstreamEntry], models: Sequence[Rules] = ()) -> None:
-        self.upstreams, self.models = tuple(upstreams), tuple(models)
+        # a call that no upstream serves goes to the first: to one that can answer
+        ordered = sorted(upstreams, key=lambda entry: entry.cloud_events is not None)
+        self.upstreams, self.models = tuple(ordered), tuple(models)
 
     def upstream(self, model: str | None) -> UpstreamEntry:
         """Return the first upstream that serves the model; else the first of all, which answers
@@ -315,10 +325,13 @@ _SETTINGS: Mapping[str, str] = {"grpc": "PROXY_UPSTREAM_GRPC", "protocols": "PRO
 
 
 def build_configuration(
-    url: str | None, grpc: str | None, protocols: Collection[str]
+    url: str | None, grpc: str | None, protocols: Collection[str], events: str = ""
 ) -> Configuration:
-    """Return the configuration of one upstream, without a file. Raises WrongConfiguration, which
-    names each mistake."""
+    """Return the configuration without a file: of one upstream, of CloudEvents at a path, or of
+    both. Raises WrongConfiguration, which names each mistake."""
+    logged = [UpstreamEntry(name="cloudevents", cloud_events=events)] if events else []
+    if logged and url is None and grpc is None:
+        return Configuration(logged)
     try:
         entry = UpstreamEntry(name="upstream", url=url, grpc=grpc, protocols=tuple(protocols))
     except ValidationError as exc:
@@ -328,7 +341,7 @@ def build_configuration(
             for error in exc.errors(include_url=False, include_input=False)
         ]
         raise WrongConfiguration("\n".join(mistakes)) from None
-    return Configuration([entry])
+    return Configuration([entry, *logged])
 
 
 _INSIDE: Mapping[str, type[BaseModel]] = {
@@ -354,6 +367,9 @@ def _find_mistakes(file: _File, *, has_key: bool) -> Iterator[tuple[Location, st
     for index, upstream in enumerate(file.upstreams):
         if upstream.name in names[:index]:
             yield ("upstreams", index, "name"), f"there are two upstreams {upstream.name!r}"
+        if upstream.cloud_events in {each.cloud_events for each in file.upstreams[:index]} - {None}:
+            path = upstream.cloud_events
+            yield ("upstreams", index, "cloud_events"), f"two upstreams have the path {path}"
     for index, rules in enumerate(file.models):
         if rules.upstream not in {None, *names}:
             known = ", ".join(sorted(set(names)))

@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 from inference_store.inference.json_text import UnreadableJson, read_json, write_json
 
 Transport: TypeAlias = Literal["rest", "grpc"]
-Gap: TypeAlias = Literal["over_cap", "broken_off", "unreadable"]
+Gap: TypeAlias = Literal["missing", "over_cap", "broken_off", "unreadable"]
 Headers: TypeAlias = Sequence[tuple[str, str]]
 """Names in lower case, in the order they came; a name may repeat. Bytes over 127 as latin-1."""
 

@@ -25,6 +25,7 @@ from inference_store.platform.serving import Connections, Receive, Scope, Send, 
 from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer, build_config
 from inference_store.proxy.capture import Captures, Reservation, head_size, id_for_answer
+from inference_store.proxy.event_intake import EventIntake
 from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.rest_messages import (
     CONNECTION,
@@ -62,9 +63,13 @@ class Forwarding:
     upstreams: Mapping[str, Upstream]
     captures: Captures
     stripping: Stripping
+    intake: EventIntake | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            return
+        if self.intake and (logger := self.intake.find(scope["raw_path"])):
+            await self.intake.take(logger, scope, receive, send)
             return
         exchange = Exchange(
             transport="rest",
@@ -218,7 +223,7 @@ class ForwardedCall:
     async def _send_request(self, body: _Body) -> None:
         exchange, upstream = self._exchange, self._upstream
         if upstream is None:
-            sentence = f"the upstream {self._route.upstream.name} answers gRPC alone"
+            sentence = f"the upstream {self._route.upstream.name} does not answer REST"
             await self._refuse(502, sentence)
             return
         if not exchange.path.startswith("/"):

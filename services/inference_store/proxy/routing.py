@@ -123,6 +123,8 @@ class Routing:
             match = next(filter(None, map(_MODEL.search, paths)), None)
             model_name = unquote(match[1]) if match else None
         upstream = self._configuration.upstream(model_name)
+        if upstream.cloud_events is not None:  # there are no others
+            return Route(upstream)
         if call is None or call.protocol.name not in upstream.protocols:
             call = recognise_call(upstream.protocols, transport, method, *paths)
         if call is None:

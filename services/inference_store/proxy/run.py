@@ -20,6 +20,7 @@ from inference_store.proxy.configuration import (
     build_configuration,
     read_configuration_file,
 )
+from inference_store.proxy.event_intake import EventIntake
 from inference_store.proxy.grpc import Calls, open_grpc_port
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.rest import Forwarding, build_server
@@ -87,7 +88,8 @@ class _Ports:
         grace = settings.proxy_grace_seconds * _CALLS_SHARE
         stripping = Stripping(settings.proxy_capture_bytes)
         async with open_upstreams(configuration.upstreams) as upstreams:
-            app = Forwarding(routing, upstreams, captures, stripping)
+            intake = EventIntake(configuration.upstreams, captures, settings)
+            app = Forwarding(routing, upstreams, captures, stripping, intake)
             rest = build_server(app, settings, self.connections, grace_seconds=grace)
             limits: dict[str, Any] = {"connections": self.connections, "calls": self.calls}
             close_grpc = await open_grpc_port(settings, configuration, routing, captures, **limits)
@@ -99,6 +101,7 @@ class _Ports:
             rest.should_exit = True
             captures.speed_up()
             await asyncio.gather(serving, close_grpc(grace))
+            intake.close()
             stopping.cancel()
             return ended
 
@@ -110,7 +113,8 @@ def read_configuration(settings: UpstreamSettings) -> Configuration:
         has_key = bool(settings.proxy_redaction_key.get_secret_value())
         return read_configuration_file(settings.proxy_config, has_key=has_key)
     names = _split_names(settings.proxy_protocols)
-    return build_configuration(settings.proxy_upstream, settings.proxy_upstream_grpc, names)
+    servers = settings.proxy_upstream, settings.proxy_upstream_grpc
+    return build_configuration(*servers, names, settings.proxy_cloud_events)
 
 
 def _split_names(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from aiohttp import web
 from inference_store.platform.serving import Connections
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.configuration import Configuration, Rules, UpstreamEntry
+from inference_store.proxy.event_intake import EventIntake
 from inference_store.proxy.rest import Forwarding, build_server
 from inference_store.proxy.rest_messages import Stripping, open_upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
@@ -23,6 +24,7 @@ from tests.settings import make_settings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEADLINE = 300.0
+EVENTS = "/cloudevents"
 
 
 @asynccontextmanager
@@ -53,11 +55,13 @@ async def proxy(
     model: Rules | None = None,
     own: Pair | None = None,
     strip_bytes: int = 1 << 26,
+    events: Mapping[str, Any] | None = None,
     **upstream: Any,
 ) -> AsyncIterator[int]:
     """Start a proxy in front of the model server at `port`, and yield its port.
 
-    It serves TLS if it has a certificate of its `own`.
+    It serves TLS if it has a certificate of its `own`, and takes events at EVENTS if there are
+    settings for them.
     """
     fields: dict[str, Any] = {
         "url": f"http://127.0.0.1:{port}",
@@ -68,7 +72,9 @@ async def proxy(
     }
     entry = UpstreamEntry(name="one", protocols=("v2",), **fields)
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
-    routing = Routing(Configuration([entry], [model] if model else []), prefixes)
+    logger = UpstreamEntry(name="logger", cloud_events=EVENTS)
+    entries = [entry] if events is None else [logger, entry]
+    routing = Routing(Configuration(entries, [model] if model else []), prefixes)
     recording: Any = captures or FakeCaptures()
     settings = make_settings(
         ProxySettings,
@@ -77,10 +83,12 @@ async def proxy(
         proxy_port=free_port(),
         proxy_tls_certificate_file=None if own is None else own.certificate,
         proxy_tls_key_file=None if own is None else own.key,
+        **(events or {}),
     )
+    intake = EventIntake(entries, recording, settings)
     stripping = Stripping(strip_bytes)
     async with open_upstreams([entry]) as upstreams:
-        app = Forwarding(routing, upstreams, recording, stripping)
+        app = Forwarding(routing, upstreams, recording, stripping, intake)
         server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
         serving = asyncio.create_task(server.serve())
         try:
@@ -89,6 +97,7 @@ async def proxy(
         finally:
             server.should_exit = True
             await serving
+            intake.close()
     assert stripping.free == strip_bytes
 
 

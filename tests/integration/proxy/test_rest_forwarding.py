@@ -258,7 +258,7 @@ async def test_unreachable_upstream_is_a_bad_gateway() -> None:
     async with proxy(0, url=None, grpc="127.0.0.1:1") as before:
         answer = await send_raw(before, encode_request("GET", "/v2"))
     assert answer.startswith(b"HTTP/1.1 502")
-    assert b"the upstream one answers gRPC alone" in answer
+    assert b"the upstream one does not answer REST" in answer
 
 
 async def test_silent_upstream_is_a_gateway_timeout() -> None:

@@ -328,13 +328,22 @@ DEAD_LETTER_REASONS = {
 
 CaptureSide: TypeAlias = Literal["request", "response"]
 CaptureKind: TypeAlias = Literal[
-    "over_cap", "broken_off", "not_json", "unreadable", "no_input", "not_divided", "misshapen"
+    "missing",
+    "over_cap",
+    "broken_off",
+    "not_json",
+    "unreadable",
+    "no_input",
+    "not_divided",
+    "misshapen",
+    "length_lost",
 ]
 SIDES: Final[tuple[CaptureSide, ...]] = ("request", "response")
 # The gravest first: only the first one of each side is reported.
 _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyType(
     {
         "request": {
+            "missing": "Only the answer was logged: no request came for it in time.",
             "over_cap": "The request is over a cap, or there was no memory for it: it is lost.",
             "broken_off": "The request broke off: what came of it is kept, and not read.",
             "not_json": "The request is no JSON: its body is kept as the input.",
@@ -342,8 +351,10 @@ _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyTyp
             "no_input": "The request holds no input.",
             "not_divided": "The request holds too many inputs: it is one inference.",
             "misshapen": "An input has another number of values than its shape says.",
+            "length_lost": "A logger lost where the JSON ends before binary tensors; it was found.",
         },
         "response": {
+            "missing": "Only the request was logged: no answer came to it in time.",
             "over_cap": "The response is over a cap, or there was no memory for it: it is lost.",
             "broken_off": "The response broke off: what came of it is kept.",
             "not_json": "The response, or a part of it, is no JSON.",
@@ -353,6 +364,7 @@ _KINDS: Final[Mapping[CaptureSide, Mapping[CaptureKind, str]]] = MappingProxyTyp
                 " answer to another request of a stream."
             ),
             "misshapen": "An output has another number of values than its shape says.",
+            "length_lost": "The same of a response.",
         },
     }
 )

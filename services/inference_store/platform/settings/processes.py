@@ -304,16 +304,18 @@ class UpstreamSettings(RedactionSettings):
     """gRPC address (`host:port`) of the model server, if there is no file."""
     proxy_protocols: str = "v2,v2-grpc"
     """Comma-separated list of the model server's protocols to capture."""
+    proxy_cloud_events: Annotated[str, Field(pattern=r"^(/[^ ?#]*)?$")] = ""
+    """Path at which the REST port takes CloudEvents of request loggers, if there is no file."""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if upstreams are set twice, or not at all."""
         yield from super().contradictions()
-        upstream = self.proxy_upstream or self.proxy_upstream_grpc
-        if self.proxy_config is not None and upstream:
-            other = "PROXY_UPSTREAM" if self.proxy_upstream else "PROXY_UPSTREAM_GRPC"
+        names = ("proxy_upstream", "proxy_upstream_grpc", "proxy_cloud_events")
+        other = next((name.upper() for name in names if getattr(self, name)), None)
+        if self.proxy_config is not None and other:
             yield f"$PROXY_CONFIG and ${other} are set: keep the file, or the other"
-        if self.proxy_config is None and not upstream:
-            yield "set $PROXY_UPSTREAM, $PROXY_UPSTREAM_GRPC or $PROXY_CONFIG"
+        if self.proxy_config is None and not other:
+            yield "set $PROXY_UPSTREAM, $PROXY_UPSTREAM_GRPC, $PROXY_CLOUD_EVENTS or $PROXY_CONFIG"
 
 
 class ProxySettings(
@@ -341,6 +343,10 @@ class ProxySettings(
         "/api/serve/serve-model-*-pred"
     )
     """Comma-separated path prefixes to strip before matching; `*` matches within a segment."""
+    proxy_cloud_events_token: SecretStr = SecretStr("")
+    """Token that senders of CloudEvents need: as a bearer's, or as any user's password."""
+    proxy_cloud_events_seconds: Seconds = 60.0
+    """How long a logged request waits for its answer: longer than the slowest call takes."""
     proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
     """Maximum size of a gRPC message. Larger messages are refused."""
     proxy_admin_port: Port = 9104

@@ -93,6 +93,11 @@ class Reservation:
         self._reserved += size + PART
         return True
 
+    def absorb(self, other: "Reservation") -> None:
+        """Take over the bytes of another one, whose exchange became part of this one's."""
+        self._reserved += other._reserved
+        other._reserved = 0
+
     def finish(self, exchange: Exchange, route: Route) -> None:
         """Hand the exchange over; never blocks, never raises.
 
@@ -292,6 +297,11 @@ class Captures:
             body_bytes=self._body_bytes,
             reserved=reserved,
         )
+
+    def expect(self, count: int) -> None:
+        """Count exchanges that wait to be handed over as seen: if this process is killed, the
+        capture process reports them as lost. A negative `count` takes them back."""
+        self._counts.values[CounterId.SEEN] += count
 
     async def start(self) -> None:
         """Begin to capture. Raises OSError if the spool's folder cannot be used."""

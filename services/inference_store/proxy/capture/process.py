@@ -25,6 +25,7 @@ import structlog
 from pydantic import BaseModel, SecretStr
 
 from inference_store.platform.settings import PREFIX, ProxySettings
+from inference_store.proxy.capture.logged_calls import LOGGED, recognise
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.configuration import Configuration, Rules
 from inference_store.proxy.exchange import Exchange
@@ -54,7 +55,7 @@ class SentExchange(msgspec.Struct, frozen=True, kw_only=True):
     def work(self, protocols: Mapping[str, Protocol], configuration: Configuration) -> Work:
         """Return the exchange. Raises KeyError if its protocol is none of these."""
         model = self.model or self.upstream
-        return Work(
+        work = Work(
             exchange=self.exchange,
             call=Call(protocols[self.protocol], *self.call),
             rules=configuration.rules(self.upstream, model, self.version),
@@ -62,6 +63,7 @@ class SentExchange(msgspec.Struct, frozen=True, kw_only=True):
             dialect=self.dialect,
             by_name=None if self.model else configuration.list_rules(self.upstream),
         )
+        return recognise(work, protocols) if work.call.operation == LOGGED else work
 
 
 def write_exchange(exchange: Exchange, call: Call, route: Route, reserved: int) -> bytes:

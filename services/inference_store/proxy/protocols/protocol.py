@@ -51,6 +51,8 @@ class Problem(str):
         """Return the problem of a body with missing parts; None if it is whole."""
         size = sum(map(len, body.parts))
         sentence = f"of {NAMES[side]}'s {body.size} bytes only {size} are there"
+        if body.gap == "missing":
+            sentence = f"{NAMES[side]} was not logged"
         return None if body.whole else cls(sentence, *list_gaps(body, side))
 
     @classmethod
@@ -75,7 +77,7 @@ def join_problems(
 
 def list_gaps(body: Body, side: CaptureSide) -> list[Reason]:
     """Return the reasons of a body with missing parts; none if there is no answer at all."""
-    if body.gap is None or (side == "response" and not body.size):
+    if body.gap is None or (side == "response" and not body.size and not body.lost):
         return []
     return [(side, body.gap)]
 

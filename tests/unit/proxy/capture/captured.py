@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from io import BufferedReader, BytesIO
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -16,11 +17,13 @@ from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.metadata import read_metadata
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import ChosenExchange, Preparation
+from inference_store.proxy.capture.process import Reader, write_exchange
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.capture.segments import Blob, Event, Segment, read_segment
-from inference_store.proxy.configuration import Rules
+from inference_store.proxy.configuration import Configuration, Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
+from inference_store.proxy.routing import Route
 from tests.exchanges import exchange, rebuild_messages
 from tests.settings import make_settings
 
@@ -170,6 +173,19 @@ def capture(
         assert call is not None, sample.path
     preparation = make_preparation(**settings)
     work = Work(sample, call, rules or Rules(), model, by_name=by_name)
+    chosen = preparation.choose(work)
+    assert chosen is not None
+    return Captured(write(preparation, chosen))
+
+
+def read_handed(exchange: Exchange, route: Route, rules: Rules | None = None) -> Captured:
+    """Return what the capture process writes of an exchange that was handed over."""
+    assert route.call is not None
+    frame = BytesIO(write_exchange(exchange, route.call, route, 0))
+    sent = Reader(BufferedReader(frame)).exchange()
+    assert sent is not None
+    work = sent.work(PROTOCOLS, Configuration((), [rules] if rules else []))
+    preparation = make_preparation(proxy_redaction_key="k")
     chosen = preparation.choose(work)
     assert chosen is not None
     return Captured(write(preparation, chosen))

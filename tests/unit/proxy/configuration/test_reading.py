@@ -5,6 +5,7 @@ import pytest
 from inference_store.proxy.configuration import (
     Configuration,
     WrongConfiguration,
+    build_configuration,
     read_configuration_file,
 )
 
@@ -44,6 +45,10 @@ def test_a_call_goes_to_the_first_upstream_that_serves_its_model(tmp_path: Path)
     assert result.upstream("llama").name == "chat"
     assert result.upstream(None).name == "detectors"
     assert result.upstreams[0].url == "http://mlserver:8080"
+    logged = "upstreams:\n  - {name: kserve, cloud_events: /cloudevents}"
+    result = _read(tmp_path, GOOD.replace("upstreams:", logged))
+    assert result.upstream("unknown").name == "chat"
+    assert build_configuration(None, None, ["v2"], "/events").upstreams[0].name == "cloudevents"
 
 
 def test_an_input_may_be_hashed_if_there_is_a_key(tmp_path: Path) -> None:
@@ -75,6 +80,12 @@ MISTAKES = [
     (MISSPELT, "the nearest is url"),
     ("upstreams:\n  - name: a", "line 2: upstreams[0]: it has neither url nor grpc"),
     ("upstreams:\n  - {name: a, grpc: x}", "expected host:port"),
+    ("upstreams:\n  - {name: a, url: http://x, cloud_events: /e}", "make it an entry of its own"),
+    ("upstreams:\n  - {name: a, cloud_events: e}", "cloud_events: String should match"),
+    (
+        "upstreams:\n  - {name: a, cloud_events: /e}\n  - {name: b, cloud_events: /e}",
+        "line 3: upstreams[1].cloud_events: two upstreams have the path /e",
+    ),
     ("upstreams:\n  - {name: a, url: 'http://me:pw@x'}", "a name or password in it"),
     ("upstreams:\n  - {name: a, url: http://x}\n  - {name: a, url: http://x}", "two upstreams"),
     ("upstreams:\n  - name: a\n    name: b", "line 3: 'name' is there twice"),
