@@ -76,7 +76,7 @@ STEPPED = {
     "rest_messages routing",
     "query": "aggregates.collector aggregates.run filters.operands filters.relations stored_counts",
     "retention": "batch_eraser certifier eraser exporter housekeeping leader orphan_eraser "
-    "residual",
+    "residual segment_copier",
 }
 
 
