@@ -71,20 +71,20 @@ class Packing:
         segment = self._find(chosen.model_id, folder, size, captures)
         if segment is None:
             return False
-        prepared = self._preparation.prepare(chosen, segment, producer, sequence)
-        added = prepared.draft.end - segment.size
+        draft = self._preparation.prepare(chosen, segment, producer, sequence)
+        added = draft.end - segment.size
         if folder is None:
-            segment.append(prepared.draft, prepared.events)
-            kept = sum(len(event.key) + len(event.value) + OVERHEAD for event in prepared.events)
+            segment.append(draft)
+            kept = sum(len(event.key) + len(event.value) + OVERHEAD for event in draft.events)
             segment.reserved += added + kept
             self._open_bytes += added + kept
             self._budget.free(reserved - added - kept)
-        elif folder.append(segment, prepared.draft):
+        elif folder.append(segment, draft):
             self._budget.free(reserved)
         else:
             self._close(segment)
             return False
-        for reason in prepared.problems:
+        for reason in draft.problems:
             INCOMPLETE_CAPTURES.labels(reason).inc()
         is_full = segment.exchanges >= self._most or segment.size >= self._bytes
         if is_full or not segment.key:

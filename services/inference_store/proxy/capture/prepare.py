@@ -192,15 +192,6 @@ def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """An exchange that is laid out for a segment; `problems`: of its capture."""
-
-    draft: Draft
-    events: Sequence[Event]
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ChosenExchange:
     """An exchange to publish."""
 
@@ -242,7 +233,7 @@ class Preparation:
         is_unnamed = exchange.transport == "rest" and work.call.model is None
         model = (reading.model if is_unnamed else None) or work.model or reading.model or ""
         model_id = storable_name(rules.model_id or model, "unknown")
-        is_chosen = is_sampled(
+        is_chosen = rules.sampling.share >= 1 or is_sampled(
             rules.sampling,
             model_id=model_id,
             task_type=rules.task_type or reading.task_type,
@@ -262,7 +253,7 @@ class Preparation:
 
     def prepare(
         self, chosen: ChosenExchange, segment: Segment, producer: str, sequence: int
-    ) -> Prepared:
+    ) -> Draft:
         """Lay a chosen exchange out for its place in a segment."""
         builder = CaptureBuilder(chosen, key=self._key, limit=self._limit)
         return builder.build(segment, producer, sequence)
@@ -285,7 +276,7 @@ def is_sampled(
 
     `chance`: random bytes of the exchange, which decide if there is no sampling key.
     """
-    if sampling.share >= 1 or (sampling.always_errors and not ok):
+    if sampling.always_errors and not ok:
         return True
     value = None if sampling.key is None else _find_value(sampling.key, inferences, standard)
     token = chance if value is None else f"{sampling.key}\0{value}".encode("utf-8", "replace")
@@ -371,32 +362,27 @@ class CaptureBuilder:
         standard = standard_metadata(reading, exchange, self._work.rules)
         self._standard = redactor.metadata(standard) if redactions else standard
 
-    def build(self, segment: Segment, producer: str, sequence: int) -> Prepared:
-        draft = Draft(segment, self._exchange.received_at, len(self._inferences))
-        events: list[Event] = []
-        requests = self._build_requests()
+    def build(self, segment: Segment, producer: str, sequence: int) -> Draft:
+        exchange = self._exchange
+        draft = Draft(segment, exchange.received_at, len(self._inferences))
+        requests = build_requests(
+            exchange, self._reading, self._work.rules.metadata_headers, limit=self._limit
+        )
+        if not self._redactor.keeps_body(exchange.transport):
+            why = "a redaction removes it"
+            requests = [each | {"messages": None, "why": why} for each in requests]
         captured = self._describe_capture() | {"producer": producer, "sequence": sequence}
         captured |= {"segment": segment.key} if segment.key else {}
-        chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
+        chosen_ids = ids_of(exchange, self._reading, self._redactor.id)
         for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
             # for what a power failure leaves of a spool
             checksum = {"response_crc32": crc32(inference.response or b"")}
             rest = {"request": requests[index], "capture": captured | checksum}
             event = self._build_inference(draft, index, inference, ids, rest)
             key = f"{self._model_id}/{ids.inference_id}".encode()
-            events.append(Event(sequence, key, event))
-        return Prepared(draft, events, tuple(self._problems))
-
-    def _build_requests(self) -> list[dict[str, Any]]:
-        requests = build_requests(
-            self._exchange,
-            self._reading,
-            self._work.rules.metadata_headers,
-            limit=self._limit,
-        )
-        if self._redactor.keeps_body(self._exchange.transport):
-            return requests
-        return [each | {"messages": None, "why": "a redaction removes it"} for each in requests]
+            draft.events.append(Event(sequence, key, event))
+        draft.problems = tuple(self._problems)
+        return draft
 
     def _build_inference(
         self,
@@ -414,7 +400,7 @@ class CaptureBuilder:
             keys["inference_storage_key"] = draft.add(index, "response", inference.response)
         if not draft.segment.key:
             keys["metadata_storage_key"] = draft.make_key(index, "metadata")
-        event = encode_event(self._build_event(index, inference, ids, str(draft.ids[index])) | keys)
+        event = encode_event(self._build_event(index, inference, ids, draft.ids[index]) | keys)
         metadata = encode_metadata(self._standard, inference.metadata)
         blob = make_metadata_blob(metadata, event, rest)
         key = draft.add(index, "metadata", blob)

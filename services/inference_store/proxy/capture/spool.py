@@ -171,7 +171,7 @@ class Folder:
             return False
         self._record_size(size)
         try:
-            segment.append(draft, (), fsync=self._fsync)
+            segment.append(draft, fsync=self._fsync)
             if self._fsync and segment.exchanges == 1:
                 _sync_folder(self._path)
         except OSError as error:

@@ -1,20 +1,18 @@
-"""What forwarding reads of a gRPC call: the metadata to pass on, its method, and the few fields of
-messages that it needs: the model's name, the id, and the end of a request's answers.
-
-Other fields are skipped by their lengths: the contents of a tensor are never read.
-"""
+"""What forwarding reads of a gRPC call: the metadata to pass on, its method, and of messages the
+model's name, the id, and the end of a request's answers."""
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 from grpc import StatusCode
 
+from inference_store.grpc_messages import parsed
 from inference_store.proxy.exchange import Headers
+from inference_store.proxy.protocols.v2_grpc import DIALECTS, find_dialect
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -55,68 +53,14 @@ async def abort(context: Context, code: StatusCode, details: str = "") -> NoRetu
         raise asyncio.CancelledError from exc
 
 
-Message: TypeAlias = bytes | memoryview
-MOST_FIELDS: Final = 1_000
-"""The most top-level fields that are read: all known writers put the names first."""
-_VARINT, _LENGTH = 0, 2
-_FIXED: Final = {1: 8, 5: 4}
-_LONGEST_VARINT: Final = 10
-
-
-def read_texts(message: Message, numbers: Collection[int]) -> Mapping[int, str]:
-    """Return the texts of these fields; of a repeated field the last one, as every parser does.
-
-    A field that is missing, empty or not UTF-8 is left out. If the message is broken, only
-    the fields before the break are read.
-    """
-    texts: dict[int, str] = {}
-    for number, value in dict(fields_of(message)).items():
-        if number in numbers and value:
-            with suppress(UnicodeDecodeError):
-                texts[number] = str(value, "utf-8")
-    return texts
-
-
-def fields_of(message: Message) -> Iterator[tuple[int, memoryview]]:
-    """Yield the number and the content of each length-delimited field; others are skipped."""
-    message = memoryview(message)
-    end = 0
-    for _ in range(MOST_FIELDS):
-        tag, start = _read_varint(message, end)
-        kind = tag & 7
-        if kind == _LENGTH:
-            size, start = _read_varint(message, start)
-            end = start + size
-        elif kind == _VARINT:
-            end = _read_varint(message, start)[1]
-        elif kind in _FIXED:
-            end = start + _FIXED[kind]
-        else:
-            return
-        if start < 0 or not 0 <= end <= len(message):
-            return
-        if kind == _LENGTH:
-            yield tag >> 3, message[start:end]
-
-
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and the position after it; -1 if it is cut off or too long."""
-    value = 0
-    for index, byte in enumerate(message[at : at + _LONGEST_VARINT] if at >= 0 else b""):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value, at + index + 1
-    return 0, -1
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A known method. Others are forwarded as streams both ways, which carry every arity."""
 
     unary: bool = True
-    model: int | None = None
-    """The number of the request's field that names the model; None if there is none."""
-    version: int | None = None
+    names: Sequence[str] = ()
+    """Where its request has the model and the version: at the numbers of these fields of
+    ModelReadyRequest, which are 1 and 2."""
 
 
 _V2: Final = "/inference.GRPCInferenceService/"
@@ -125,17 +69,17 @@ UNKNOWN: Final = Method(unary=False)
 STATUS, SHUTDOWN = f"{_OMI}Status", f"{_OMI}Shutdown"
 _OF_A_REPOSITORY: Final = {
     "RepositoryIndex": Method(),
-    "RepositoryModelLoad": Method(model=2),
-    "RepositoryModelUnload": Method(model=2),
+    "RepositoryModelLoad": Method(names=("version",)),
+    "RepositoryModelUnload": Method(names=("version",)),
 }
 _OF_A_SERVER: Final = ("ServerLive", "ServerReady", "ServerMetadata")
 # ModelConfig and ModelStatistics are Triton's own
 _OF_A_MODEL: Final = ("Ready", "Metadata", "Infer", "Config", "Statistics")
 METHODS: Final[Mapping[str, Method]] = {
     **{f"{_V2}{name}": Method() for name in _OF_A_SERVER},
-    **{f"{_V2}Model{name}": Method(model=1, version=2) for name in _OF_A_MODEL},
-    f"{_V2}ModelStreamInfer": Method(unary=False, model=1, version=2),
-    f"{_V2}TraceSetting": Method(model=2),
+    **{f"{_V2}Model{name}": Method(names=("name", "version")) for name in _OF_A_MODEL},
+    f"{_V2}ModelStreamInfer": Method(unary=False, names=("name", "version")),
+    f"{_V2}TraceSetting": Method(names=("version",)),
     **{
         f"{service}{name}": method
         for service in (_V2, "/inference.model_repository.ModelRepositoryService/")
@@ -145,22 +89,16 @@ METHODS: Final[Mapping[str, Method]] = {
 }
 
 
-def read_names(method: Method, message: bytes) -> tuple[str | None, str | None]:
+def read_names(method: Method, written: bytes) -> tuple[str | None, str | None]:
     """Return the model and the version that a request names; None for one that it does not name."""
-    if method.model is None:
-        return None, None
-    values = read_texts(message, {method.model, method.version or method.model})
-    return values.get(method.model), values.get(method.version) if method.version else None
+    # this message has only two texts: the parser skips tensors
+    read = parsed("inference.ModelReadyRequest", written) if method.names else None
+    names = [getattr(read, name, None) or None for name in method.names]
+    model, version = (*names, None, None)[:2]
+    return model, version
 
 
-_ID: Final = 3
-_PARAMETERS: Final = 4
-"""The same fields in ModelInferRequest and ModelInferResponse."""
-_ERROR, _INFER_RESPONSE = 1, 2
-"""All fields of Triton's ModelStreamInferResponse."""
 _LONGEST_ID: Final = 256
-_BOOLEANS: Final = {b"\x08\x01": True, b"\x08\x00": False}
-"""As an InferParameter holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,32 +110,27 @@ class AnswerHead:
     """Whether its request is answered now; None if it does not say."""
 
 
-def read_request(message: bytes) -> tuple[str, bool]:
+def read_request(written: bytes) -> tuple[str, bool]:
     """Return the id of a ModelInferRequest, and whether it asks the server to mark the end of its
     answers; of any bytes."""
-    return _read_id(message), _read_mark(message, "triton_enable_empty_final_response") is True
+    read = parsed("inference.ModelInferRequest", written)
+    is_asked = _read_mark(read, "triton_enable_empty_final_response") is True
+    return ("" if read is None else read.id[:_LONGEST_ID]), is_asked
 
 
-def read_answer(message: bytes, dialect: str | None) -> AnswerHead:
-    """Read the head of an answer of MLServer, or of Triton if it has only the fields of its
-    message; any bytes. An error in Triton's message ends the request."""
-    answer: Message = message
-    fields = dict(fields_of(message))
-    is_error = False
-    if dialect == "triton" or (dialect is None and fields.keys() <= {_ERROR, _INFER_RESPONSE}):
-        is_error = bool(fields.get(_ERROR))
-        answer = fields.get(_INFER_RESPONSE, b"")
-    return AnswerHead(_read_id(answer), is_error or _read_mark(answer, "triton_final_response"))
+def read_answer(written: bytes, dialect: str | None) -> AnswerHead:
+    """Read the head of an answer in a dialect, or in the one that it shows; any bytes. An error in
+    Triton's message ends the request."""
+    dialect = dialect or find_dialect([written])
+    read, is_error = parsed(f"inference.{DIALECTS[dialect]}", written), False
+    if read is not None and dialect == "triton":
+        read, is_error = read.infer_response, bool(read.error_message)
+    is_last = is_error or _read_mark(read, "triton_final_response")
+    return AnswerHead("" if read is None else read.id[:_LONGEST_ID], is_last)
 
 
-def _read_id(message: Message) -> str:
-    return read_texts(message, {_ID}).get(_ID, "")[:_LONGEST_ID]
-
-
-def _read_mark(message: Message, name: str) -> bool | None:
-    """Return a parameter that is a boolean; None if there is none."""
-    mark = None
-    for number, entry in fields_of(message):
-        if number == _PARAMETERS and read_texts(entry, {1}).get(1) == name:
-            mark = _BOOLEANS.get(bytes(dict(fields_of(entry)).get(2, b"")), mark)
-    return mark
+def _read_mark(read: Any, name: str) -> bool | None:
+    if read is None or name not in read.parameters:
+        return None
+    mark = read.parameters[name]
+    return mark.bool_param if mark.HasField("bool_param") else None

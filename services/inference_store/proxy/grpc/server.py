@@ -268,7 +268,7 @@ class Forwarding(grpc.GenericRpcHandler):
     async def _stream(self, path: str, method: Method, _: Any, context: Context) -> None:
         await self._calls.take(context)
         # its first message decides its upstream
-        first = await context.read() if len(self._channels) > 1 and method.model else None
+        first = await context.read() if len(self._channels) > 1 and method.names else None
         route = await self._choose(path, method, first, context)
         find = partial(self._find_route, path, method)  # each request names its model
         with self._record(route, find, path, context) as recorded:

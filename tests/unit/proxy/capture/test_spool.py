@@ -18,9 +18,8 @@ from inference_store.inference.tar import BLOCK, END, Entry, iterate_entries
 from inference_store.platform.metrics import SPOOL_TROUBLE
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
-from inference_store.proxy.capture.prepare import Prepared
 from inference_store.proxy.capture.registrations import Work
-from inference_store.proxy.capture.segments import Event, Segment, cut_segment, read_segment
+from inference_store.proxy.capture.segments import Draft, Event, Segment, cut_segment, read_segment
 from inference_store.proxy.capture.spool import (
     Folder,
     Room,
@@ -42,7 +41,7 @@ def make_counts(producer: str = "p") -> Counts:
     return Counts(producer, producer, datetime.now(UTC))
 
 
-def lay_out(segment: Segment, sequence: int, *data: bytes) -> Prepared:
+def lay_out(segment: Segment, sequence: int, *data: bytes) -> Draft:
     preparation = make_preparation()
     data = data or (b"datum",)
     sample = exchange(request_body(*data), response_body(*(0.5 for _ in data)))
@@ -56,7 +55,7 @@ def make_segment(*sequences: int, packed: bool = True, data: tuple[bytes, ...] =
     segment = Segment("m", prefix="captures", packed=packed, opened=0.0)
     for sequence in sequences:
         prepared = lay_out(segment, sequence, *data)
-        segment.append(prepared.draft, prepared.events)
+        segment.append(prepared)
     segment.close()
     return segment
 
@@ -170,7 +169,7 @@ def test_exchanges_are_on_disk_before_their_segment_is_closed(tmp_path: Path) ->
     segment = Segment("m", prefix="captures", packed=True, opened=0.0)
     assert folder.open(segment)
     for sequence in (1, 2):
-        assert folder.append(segment, lay_out(segment, sequence).draft)
+        assert folder.append(segment, lay_out(segment, sequence))
     assert folder.take() is None
     (path,) = tmp_path.glob("*/*.tar")
     path.write_bytes(path.read_bytes() + b"half of the next")
@@ -190,9 +189,9 @@ def test_a_full_disk_leaves_what_was_written(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, limit=6000)
     segment = Segment("m", prefix="captures", packed=True, opened=0.0)
     assert folder.open(segment)
-    assert folder.append(segment, lay_out(segment, 1).draft)
+    assert folder.append(segment, lay_out(segment, 1))
     before = segment.size
-    assert not folder.append(segment, lay_out(segment, 2, b"x" * 6000).draft)
+    assert not folder.append(segment, lay_out(segment, 2, b"x" * 6000))
     assert (segment.size, segment.exchanges) == (before, 1)
     folder.close_segment(segment)
     assert list_sequences(take(folder)) == {1}
