@@ -214,7 +214,9 @@ class Preparation:
     def choose(self, work: Work) -> ChosenExchange | None:
         """Read an exchange; None if the sampling leaves it out."""
         registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
-        work = replace(remove_cut_bodies(work), registered=registered or work.registered)
+        work = remove_cut_bodies(work)
+        if registered is not None:
+            work = replace(work, registered=registered)
         reading = read_by_protocol(work, work.exchange)
         sizes = (
             len(inference.data or b"")
@@ -328,6 +330,7 @@ def _find_scores(response: bytes) -> Iterator[float]:
             yield float(value["score"])
 
 
+_NOTHING = Redactor((), "", limit=0)  # takes nothing out
 _LONGEST_ERROR = 4096
 _LONGEST_WORD = 256
 # About what the metadata blob of one inference takes.
@@ -346,8 +349,9 @@ class CaptureBuilder:
             chosen.reading,
             self._work.rules.redactions,
         )
-        self._redactor = redactor = Redactor(redactions, key, limit=limit)
+        self._redactor = redactor = _NOTHING
         if redactions:
+            self._redactor = redactor = Redactor(redactions, key, limit=limit)
             # Data read from a redacted request cannot contain what was removed from it.
             exchange = redactor.request(exchange)
             reading = redactor.reading(read_by_protocol(chosen.work, exchange), exchange)

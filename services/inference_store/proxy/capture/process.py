@@ -189,7 +189,10 @@ def set_niceness(pid: int, niceness: int) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
+# The system call, its `struct sched_attr`, and a flag of it.
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
+_ATTRIBUTES: Final = Struct("=IIQiIQQQ")
+_KEEP_POLICY: Final = 8
 
 
 def set_slice(nanoseconds: int) -> None:
@@ -198,11 +201,10 @@ def set_slice(nanoseconds: int) -> None:
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is not None and sys.platform == "linux":
         niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, 0, niceness, 0, nanoseconds, 0, 0)
+        attributes = _ATTRIBUTES.pack(
+            _ATTRIBUTES.size, 0, _KEEP_POLICY, niceness, 0, nanoseconds, 0, 0
+        )
         ctypes.CDLL(None).syscall(number, 0, attributes, 0)
-
-
-_ATTRIBUTES: Final = Struct("=IIQiIQQQ")
 
 
 class CaptureProcess(asyncio.Protocol):

@@ -4,7 +4,6 @@ events."""
 import asyncio
 from collections.abc import Coroutine, Sequence, Set
 from concurrent.futures import Executor
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
@@ -271,7 +270,7 @@ class Deliveries:
     async def _publish(self, contents: Contents, described: bytes, producer: str) -> Set[int]:
         at = rfc3339(datetime.now(UTC))
         events = [
-            replace(event, value=stamp_event(event.value, at, described))
+            Event(event.sequence, event.key, stamp_event(event.value, at, described))
             for event in contents.events
         ]
         if not events:

@@ -51,7 +51,7 @@ def build_requests(
     request: dict[str, Any] = {
         "method": exchange.method,
         "path": exchange.path,
-        "query": remove_parameters(exchange.query),
+        "query": exchange.query and remove_parameters(exchange.query),
         "headers": headers,
         "messages": None,
     }

@@ -219,6 +219,8 @@ def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
     """Return the bytes of an element, and whether it is text; other JSON stays JSON."""
     if tensor.data is None:
         return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
+    if element.startswith(b'"') and b"\\" not in element:  # far faster
+        return element[1:-1], True
     value = value_of(element)
     return value.encode("utf-8", "surrogatepass") if type(value) is str else element, True
 

@@ -282,7 +282,7 @@ def read_inferences(
 def _build_inference(
     request: InferRequest, share: Share, data: Datum, answer: WrittenJson | None
 ) -> Inference:
-    envelopes = _list_values("metadata", replace(request, inputs=share.inputs))
+    envelopes = _list_values("metadata", request, share.inputs)
     return Inference(
         data=data.data,
         data_content_type=data.content_type,
@@ -314,13 +314,14 @@ def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> Written
     return tensor_datum.envelope_json(members, response.parameters, "outputs", outputs, "response")
 
 
-def list_parameters(request: InferRequest) -> list[Parameters]:
-    """Return the parameters of a request, and of each of its inputs."""
-    return [request.parameters, *(tensor.parameters for tensor in request.inputs)]
+def list_parameters(request: InferRequest, inputs: _Tensors | None = None) -> list[Parameters]:
+    """Return the parameters of a request, and of each of its inputs, or of these."""
+    inputs = request.inputs if inputs is None else inputs
+    return [request.parameters, *(tensor.parameters for tensor in inputs)]
 
 
-def _list_values(name: str, request: InferRequest) -> list[bytes]:
-    return [holder[name] for holder in list_parameters(request) if name in holder]
+def _list_values(name: str, request: InferRequest, inputs: _Tensors | None = None) -> list[bytes]:
+    return [held[name] for held in list_parameters(request, inputs) if name in held]
 
 
 def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> dict[str, Any]:

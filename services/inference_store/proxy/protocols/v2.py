@@ -75,7 +75,7 @@ class Message:
 
     def _head(self) -> dict[str, Any]:
         names = {"model": "model_name", "version": "model_version", "id": "id"}
-        parameters = cut_members(self._members.get("parameters", b"null"))
+        parameters = cut_members(self._members.get("parameters", b"{}"))
         return {it: self._read_text(names[it]) for it in names} | {"parameters": parameters}
 
     def _read_text(self, name: str) -> str | None:
@@ -103,7 +103,7 @@ class Message:
             name=_read_text(members.get("name", b"null")) or "",
             datatype=_read_text(members.get("datatype", b"null")) or "",
             shape=_read_shape(members.get("shape", b"null")),
-            parameters=cut_members(members.get("parameters", b"null")),
+            parameters=cut_members(members.get("parameters", b"{}")),
             data=None if members.get("data") == b"null" else members.get("data"),
         )
         size = tensor.parameters.get("binary_data_size", b"")
