@@ -269,7 +269,6 @@ class Recorder:
             self._blobs.close()
 
     def _pack(self, sent: SentExchange) -> None:
-        """Add an exchange to a segment; in the decoding thread."""
         sequence = 0
         try:
             with stage(CAPTURE_SECONDS, "prepare"):
@@ -483,7 +482,6 @@ class Packing:
     def _find(
         self, model_id: str, folder: Folder | None, size: int, captures: int
     ) -> Segment | None:
-        """Return the open segment of a model; open one if there is none that it fits into."""
         segment = self._open.get(model_id)
         if segment is not None:
             fits = segment.has_room(size, captures, limit=self._bytes)

@@ -243,16 +243,6 @@ class Captures:
         waits = {server: partial(find_error, server) for server in SERVERS}
         return waits | {"capture": self._find_capture_error}
 
-    @property
-    def queued(self) -> int:
-        """Exchanges not published yet."""
-        return self.counts.queued
-
-    @property
-    def published(self) -> int:
-        """Exchanges that Kafka has acknowledged."""
-        return self.counts.published
-
     def begin(self, size: int, head: int = 0) -> Reservation | None:
         """Count an exchange as seen, and reserve `size` bytes (0: not known yet) and room for a
         request head of `head` bytes (`head_size`).
@@ -350,7 +340,6 @@ class Captures:
         self._last_status = {}
 
     def _read_status(self) -> Mapping[str, Any]:
-        """Return the status of the capture process; empty if it has not written one yet."""
         text = self._counters.read_status()
         if text is not None:
             self._last_status = orjson.loads(text)
@@ -363,6 +352,5 @@ class Captures:
         return process.find_failure
 
     def _find_away(self) -> Mapping[Server, str]:
-        """Return why servers are unavailable, by server."""
         away: Mapping[Server, str] = self._read_status().get("unavailable", {})
         return away

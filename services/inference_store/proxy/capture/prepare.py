@@ -320,7 +320,6 @@ def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inferenc
 
 
 def _find_scores(response: bytes) -> Iterator[float]:
-    """Yield each `score` anywhere in an answer of an unknown task."""
     try:
         document = read_json(response)
     except UnreadableJson:
@@ -343,12 +342,8 @@ class CaptureBuilder:
     def __init__(self, chosen: ChosenExchange, *, key: str, limit: int) -> None:
         """`key`: of the redactions' hashes; `limit`: the most bytes of a decoded body."""
         self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
-        self._limit = limit
-        exchange, reading, redactions = (
-            chosen.work.exchange,
-            chosen.reading,
-            self._work.rules.redactions,
-        )
+        exchange, reading, self._limit = chosen.work.exchange, chosen.reading, limit
+        redactions = self._work.rules.redactions
         self._redactor = redactor = _NOTHING
         if redactions:
             self._redactor = redactor = Redactor(redactions, key, limit=limit)
@@ -396,7 +391,6 @@ class CaptureBuilder:
         ids: Ids,
         rest: Mapping[str, Any],
     ) -> bytes:
-        """Add the blobs of an inference, and return its event."""
         keys = dict.fromkeys(("data_storage_key", "inference_storage_key"), "")
         if inference.data is not None:
             keys["data_storage_key"] = draft.add(index, "data", inference.data)

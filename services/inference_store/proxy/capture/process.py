@@ -332,7 +332,6 @@ class CaptureProcess(asyncio.Protocol):
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     async def _run_once(self) -> str | None:
-        """Run one process until it ends; return what was wrong with its end."""
         self._process = None
         ours, theirs = socket.socketpair()
         try:

@@ -163,7 +163,6 @@ class Publisher:
 
 
 def _append(builder: BatchBuilder, producer: bytes, event: Event) -> bool:
-    """Add an event to a batch; return False if the batch is full."""
     headers = [("producer", producer), ("sequence", b"%d" % event.sequence)]
     added = builder.append(timestamp=None, key=event.key, value=event.value, headers=headers)
     return added is not None
@@ -300,7 +299,6 @@ def _settle_spooled(item: Spooled, contents: Contents, refused: Set[int]) -> Non
 
 
 def _settle(counts: Counts, contents: Contents, refused: Set[int]) -> None:
-    """Count the exchanges of a segment that is delivered."""
     if refused:
         _log.error("Kafka refuses events", action="capture_dropped", count=len(refused))
         counts.drop("refused", len(refused))

@@ -298,7 +298,6 @@ class Forwarding(grpc.GenericRpcHandler):
         return route
 
     def _find_route(self, path: str, method: Method, first: Any) -> Route | None:
-        """Return the route by a request's message; None if no upstream serves the model."""
         model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
         route = self._find(path, *model_and_version)
         if route.upstream.name not in self._channels:
@@ -331,7 +330,6 @@ class Forwarding(grpc.GenericRpcHandler):
 
 
 def _options(route: Route, context: Context) -> dict[str, Any]:
-    """Return the options of a request: its metadata, and the time that is left for it."""
     # a stream may be endless, and an unknown call may be a stream
     is_single = route.call is not None and route.call.kind == "infer"
     limits = [route.upstream.read_seconds] if is_single else []

@@ -236,7 +236,6 @@ def _decode(element: bytes, is_from_text: bool, may_be_base64: bool) -> Datum:
 
 
 def _from_base64(text: bytes) -> bytes:
-    """Return the bytes of strict base64; none if it is not."""
     try:  # twice as fast as binascii
         return b"" if b"\\" in text else _BASE64.decode(b'"%b"' % text)
     except msgspec.DecodeError:

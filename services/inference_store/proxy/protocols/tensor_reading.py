@@ -141,7 +141,6 @@ def _may_be_batch(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> b
 
 
 def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_Tensors] | None:
-    """Return the outputs of each inference; None if they do not match."""
     count = len(inputs)
     by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
     names = [part[0].name for part in inputs]
@@ -215,7 +214,6 @@ def _split_items(whole: Split) -> Split:
 
 
 def _transpose_elements(files: _Tensors) -> list[_Tensors] | None:
-    """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
     columns = [(tensor, bytes_values(tensor, MOST_INFERENCES) or ()) for tensor in files]
     counts = {len(elements) for _, elements in columns}
     if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:

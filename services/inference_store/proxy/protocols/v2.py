@@ -115,7 +115,6 @@ class Message:
 
 
 def _read_flat_tensor(name: str, text: bytes) -> Tensor:
-    """Return a member's value as a tensor; strings are BYTES, other values have no datatype."""
     data = text if text.startswith(b"[") else b"[" + text + b"]"
     shape = (len(cut_items(data)),)
     is_text = data[1:].lstrip().startswith(b'"')
@@ -129,7 +128,6 @@ def _read_text(text: bytes) -> str | None:
 
 
 def _read_shape(text: bytes) -> tuple[int, ...]:
-    """Return the dimensions; none if they are not whole numbers."""
     value = value_of(text) if len(text) <= _MOST_SHAPE else None
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return ()

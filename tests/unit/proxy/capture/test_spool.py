@@ -66,9 +66,7 @@ def open_folder(root: Path, *, limit: int = 10**6, producer: str = "p") -> Folde
 
 
 def take(folder: Folder) -> Spooled:
-    spooled = folder.take()
-    assert spooled is not None
-    return spooled
+    return folder.unclaimed.popleft()
 
 
 def list_entries(tar: bytes) -> list[Entry]:
@@ -153,7 +151,7 @@ def test_a_damaged_exchange_costs_no_other() -> None:
 def test_each_segment_is_taken_once_and_gone_when_it_is_published(spool: Folder) -> None:
     assert all(spool.write(make_segment(number, number + 10)) for number in range(1, 6))
     taken = [take(spool) for _ in range(5)]
-    assert spool.take() is None
+    assert not spool.unclaimed
     assert spool.waiting == 10
     listed = set[int]().union(*map(list_sequences, taken))
     assert listed == {*range(1, 6), *range(11, 16)}
@@ -161,7 +159,7 @@ def test_each_segment_is_taken_once_and_gone_when_it_is_published(spool: Folder)
         spool.remove(spooled)
     assert spool.waiting == 0
     assert spool.write(make_segment(6))
-    assert spool.take() is not None
+    take(spool)
 
 
 def test_exchanges_are_on_disk_before_their_segment_is_closed(tmp_path: Path) -> None:
@@ -170,7 +168,7 @@ def test_exchanges_are_on_disk_before_their_segment_is_closed(tmp_path: Path) ->
     assert folder.open(segment)
     for sequence in (1, 2):
         assert folder.append(segment, lay_out(segment, sequence))
-    assert folder.take() is None
+    assert not folder.unclaimed
     (path,) = tmp_path.glob("*/*.tar")
     path.write_bytes(path.read_bytes() + b"half of the next")
     segment.close()
@@ -298,7 +296,7 @@ def test_does_not_publish_again_if_removing_fails(spool: Folder) -> None:
     assert second.path != first.path
     spool.remove(second)
     assert spool.waiting == 0
-    assert spool.take() is None
+    assert not spool.unclaimed
 
 
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]
