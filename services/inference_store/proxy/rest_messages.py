@@ -138,7 +138,8 @@ class ForwardedHeads(BoundedHeads):
             yield
         finally:
             cycle.transport = transport
-            transport.writelines(held.parts)
+            if held.parts and not transport.is_closing():
+                transport.writelines(held.parts)
             if held.closes:
                 transport.close()
 

@@ -190,11 +190,11 @@ class Recorder:
         if self._spools.is_on:
             work += [self._drain() for _ in range(drainers)]
         work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
-        if self._blobs is not None and self._packing.is_packed:
-            with contextlib.suppress(TimeoutError):  # a server that hangs is not waited for
-                await asyncio.wait_for(self._heed_lock(), _LOCK_SECONDS)
-            work.append(self._heed_locks())
+        has_heeded = asyncio.Event()
+        work.append(self._heed_locks(has_heeded))
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        with contextlib.suppress(TimeoutError):  # a server that hangs is not waited for
+            await asyncio.wait_for(has_heeded.wait(), _LOCK_SECONDS)
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
         began()
         reading = self._loop.run_in_executor(self._reading, self._read)
@@ -349,25 +349,24 @@ class Recorder:
                 _log.warning("no report", action="reporting", error=type(error).__name__)
             await asyncio.sleep(self._settings.proxy_report_seconds)
 
-    async def _heed_locks(self) -> None:
-        while self._packing.is_packed:
+    async def _heed_locks(self, has_heeded: asyncio.Event) -> None:
+        """Put single objects from the time on at which the bucket locks new ones: of a locked
+        segment nothing could be erased before all of it."""
+        while self._blobs is not None and self._packing.is_packed:
+            with contextlib.suppress(ObjectStoreUnavailable):
+                # not in a thread that the end waits for
+                asking = self._loop.run_in_executor(self._threads, locks_objects, self._settings)
+                if await asking:
+                    self._packing.is_packed = False
+                    _log.error(
+                        "the bucket locks new objects: captures are not packed",
+                        action="packing_off",
+                        bucket=self._settings.s3_bucket,
+                        remedy="remove its default retention, and start the proxy again",
+                    )
+            has_heeded.set()
             await asyncio.sleep(_EVERY_SECONDS)
-            await self._heed_lock()
-
-    async def _heed_lock(self) -> None:
-        """Put single objects from now on if the bucket locks new ones: of a locked segment nothing
-        could be erased before all of it."""
-        with contextlib.suppress(ObjectStoreUnavailable):
-            # not in a thread that the end waits for
-            loop = asyncio.get_running_loop()
-            if await loop.run_in_executor(self._threads, locks_objects, self._settings):
-                self._packing.is_packed = False
-                _log.error(
-                    "the bucket locks new objects: captures are not packed",
-                    action="packing_off",
-                    bucket=self._settings.s3_bucket,
-                    remedy="remove its default retention, and start the proxy again",
-                )
+        has_heeded.set()
 
     async def _write_status_regularly(self) -> None:
         while True:
