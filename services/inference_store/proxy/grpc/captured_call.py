@@ -1,18 +1,18 @@
 """What forwarding reads of a gRPC call: the metadata to pass on, its method, and of messages the
-model's name, the id, and the end of a request's answers."""
+model's name, the id, and the end of a request's answers. The contents of a tensor are never read.
+"""
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 from grpc import StatusCode
 
-from inference_store.grpc_messages import parsed
+from inference_store.grpc_messages import message, parsed
 from inference_store.proxy.exchange import Headers
-from inference_store.proxy.protocols.v2_grpc import DIALECTS, find_dialect
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -91,10 +91,10 @@ METHODS: Final[Mapping[str, Method]] = {
 
 def read_names(method: Method, written: bytes) -> tuple[str | None, str | None]:
     """Return the model and the version that a request names; None for one that it does not name."""
-    # this message has only two texts: the parser skips tensors
-    read = parsed("inference.ModelReadyRequest", written) if method.names else None
-    names = [getattr(read, name, None) or None for name in method.names]
-    model, version = (*names, None, None)[:2]
+    if not method.names:
+        return None, None
+    read = _read_head(memoryview(written), "inference.ModelReadyRequest", last=2)
+    model, version = (*(getattr(read, name) or None for name in method.names), None)[:2]
     return model, version
 
 
@@ -113,24 +113,63 @@ class AnswerHead:
 def read_request(written: bytes) -> tuple[str, bool]:
     """Return the id of a ModelInferRequest, and whether it asks the server to mark the end of its
     answers; of any bytes."""
-    read = parsed("inference.ModelInferRequest", written)
-    is_asked = _read_mark(read, "triton_enable_empty_final_response") is True
-    return ("" if read is None else read.id[:_LONGEST_ID]), is_asked
+    read = _read_head(memoryview(written))
+    return read.id[:_LONGEST_ID], _read_mark(read, "triton_enable_empty_final_response") is True
 
 
 def read_answer(written: bytes, dialect: str | None) -> AnswerHead:
-    """Read the head of an answer in a dialect, or in the one that it shows; any bytes. An error in
-    Triton's message ends the request."""
-    dialect = dialect or find_dialect([written])
-    read, is_error = parsed(f"inference.{DIALECTS[dialect]}", written), False
-    if read is not None and dialect == "triton":
-        read, is_error = read.infer_response, bool(read.error_message)
-    is_last = is_error or _read_mark(read, "triton_final_response")
-    return AnswerHead("" if read is None else read.id[:_LONGEST_ID], is_last)
+    """Read the head of an answer of MLServer, or of Triton if it has only the fields of its
+    message, a text and an answer; any bytes. An error in Triton's message ends the request."""
+    answer, is_error = memoryview(written), False
+    fields = {number: content for number, _, content in _list_fields(answer)}
+    if dialect == "triton" or (dialect is None and fields.keys() <= {1, 2}):
+        answer, is_error = fields.get(2, answer[:0]), bool(fields.get(1))
+    read = _read_head(answer)
+    return AnswerHead(read.id[:_LONGEST_ID], is_error or _read_mark(read, "triton_final_response"))
 
 
 def _read_mark(read: Any, name: str) -> bool | None:
-    if read is None or name not in read.parameters:
-        return None
-    mark = read.parameters[name]
-    return mark.bool_param if mark.HasField("bool_param") else None
+    mark = read.parameters.get(name)
+    return mark.bool_param if mark is not None and mark.HasField("bool_param") else None
+
+
+# The contents of tensors are skipped by their lengths, of requests and answers alike: parsed, they
+# could take many times their bytes in the process that serves.
+
+_MOST_FIELDS: Final = 1_000
+"""The most fields that are looked at: all known writers put the names first."""
+_LENGTH, _SIZES = 2, {1: 8, 5: 4}
+_LONGEST_VARINT: Final = 10
+
+
+def _read_head(
+    written: memoryview, name: str = "inference.ModelInferRequest", *, last: int = 4
+) -> Any:
+    """Read the fields up to the number `last` as a message: the model's name and version, the id
+    and the parameters; an empty one if they cannot be read."""
+    head = b"".join(raw for number, raw, _ in _list_fields(written) if number <= last)
+    return parsed(name, head) or message(name)()
+
+
+def _list_fields(written: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Yield the number of each field with a length, all of it, and its content; up to a break."""
+    end = 0
+    for _ in range(_MOST_FIELDS):
+        begin = end
+        tag, start = _read_varint(written, begin)
+        size, start = _read_varint(written, start) if tag & 7 in (0, _LENGTH) else (0, start)
+        end = start + (size if tag & 7 == _LENGTH else _SIZES.get(tag & 7, 0))
+        if start < 0 or end > len(written) or tag & 7 not in (0, _LENGTH, *_SIZES):
+            return
+        if tag & 7 == _LENGTH:
+            yield tag >> 3, written[begin:end], written[start:end]
+
+
+def _read_varint(written: memoryview, at: int) -> tuple[int, int]:
+    """Return a number and the position after it; -1 if it is cut off or too long."""
+    value = 0
+    for index, byte in enumerate(written[at : at + _LONGEST_VARINT] if at >= 0 else b""):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    return 0, -1

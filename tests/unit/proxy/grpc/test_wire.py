@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.proxy.grpc.captured_call import METHODS, read_names
+from inference_store.proxy.grpc.captured_call import METHODS, read_names, read_request
 
 REQUEST = message("inference.ModelInferRequest")
 INFER = METHODS["/inference.GRPCInferenceService/ModelInfer"]
@@ -49,3 +49,22 @@ def test_each_method_names_its_model() -> None:
     ):
         written = message(f"inference.{request_name}")(**{field: "m"}).SerializeToString()
         assert read_names(METHODS[path], written) == ("m", None)
+
+
+def test_tensors_are_skipped_and_what_follows_a_break_too() -> None:
+    asks = REQUEST(id="7")
+    asks.parameters["triton_enable_empty_final_response"].bool_param = True
+    head = asks.SerializeToString()
+    contents = REQUEST(raw_input_contents=[b"x" * 300, b"\xff"]).SerializeToString()
+    for case, written, expected in (
+        ("before tensors", head + contents, ("7", True)),
+        ("behind tensors", contents + head, ("7", True)),
+        ("behind numbers", b"\x50\x96\x01\x49" + bytes(8) + b"\x4d" + bytes(4) + head, ("7", True)),
+        ("behind very many fields", b"\x3a\x00" * 1_000 + head, ("", False)),
+        ("broken off", head + b"\x3a\x7f", ("7", True)),
+        ("an endless length", head + b"\x3a" + b"\xff" * 20, ("7", True)),
+        ("a length of 64 bits", head + b"\x3a" + b"\xff" * 9 + b"\x01", ("7", True)),
+        ("a group", b"\x0b" + head, ("", False)),
+        ("no text", b"\x1a\x02\xff\xfe", ("", False)),
+    ):
+        assert read_request(written) == expected, case
