@@ -68,8 +68,6 @@ class SentExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_exchange(exchange: Exchange, call: Call, route: Route, reserved: int) -> bytes:
     """Return the message of an exchange; `reserved`: bytes reserved for it."""
-    if exchange.error is not None:  # a system's text may hold what UTF-8 cannot
-        exchange.error = exchange.error.encode("utf-8", "replace").decode()
     sent = SentExchange(
         upstream=route.upstream.name,
         dialect=route.upstream.dialect,
@@ -80,10 +78,25 @@ def write_exchange(exchange: Exchange, call: Call, route: Route, reserved: int) 
         reserved=reserved,
         exchange=exchange,
     )
-    return _frame(_ENCODER.encode(sent))
+    try:
+        return _frame(_ENCODER.encode(sent))
+    except UnicodeEncodeError:  # a text with a lone surrogate, which UTF-8 cannot hold
+        plain = msgspec.to_builtins(sent, builtin_types=(bytes, datetime))
+        return _frame(_ENCODER.encode(_replace_surrogates(plain)))
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def _replace_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case list() | tuple():
+            return [_replace_surrogates(item) for item in value]
+        case dict():
+            return {name: _replace_surrogates(item) for name, item in value.items()}
+    return value
 
 
 def _frame(raw: bytes) -> bytes:
