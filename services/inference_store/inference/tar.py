@@ -29,6 +29,7 @@ _PIECE: Final = 1024 * 1024
 _SUM, _BLANK = slice(148, 156), b" " * 8
 _OWNER: Final = b"0000644\x000000000\x000000000\x00"
 _REST: Final = _BLANK + b"0" + bytes(100) + b"ustar\x0000" + bytes(BLOCK - 265)
+_REST_SUM: Final = sum(_REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Entry:
 
 def make_header(name: str, size: int, at: int) -> bytes:
     """Return the header of an entry: at most 100 bytes of name; `at`: seconds since 1970."""
-    header = b"%b%b%011o\0%011o\0%b" % (name.encode().ljust(100, b"\0"), _OWNER, size, at, _REST)
-    return b"%b%06o\0 %b" % (header[: _SUM.start], sum(header), header[_SUM.stop :])
+    own = b"%b%b%011o\0%011o\0" % (name.encode().ljust(100, b"\0"), _OWNER, size, at)
+    return b"%b%06o\0 %b" % (own, sum(own) + _REST_SUM, _REST[len(_BLANK) :])
 
 
 def pad(size: int) -> bytes:

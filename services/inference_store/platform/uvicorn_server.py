@@ -310,17 +310,17 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count_field(url)
+        self._count_field(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_field(name, value)
+        self._count_field(len(name) + len(value))
         if self._in_head:  # a trailer is not a header: it was not checked as one
             super().on_header(name, value)
 
-    def _count_field(self, *parts: bytes) -> None:
+    def _count_field(self, size: int) -> None:
         """Raise ValueError, and close the connection, if the head or the trailers are too large."""
-        self._bytes_of_fields += sum(map(len, parts))
+        self._bytes_of_fields += size
         if self._bytes_of_fields > self._most_head_bytes:
             self.transport.close()
             raise ValueError("the head or the trailers are too large")

@@ -270,8 +270,6 @@ def join_redactions(entries: Sequence[Rules]) -> tuple[Redaction, ...]:
 
 
 class _File(_Entry):
-    """The root of the file."""
-
     upstreams: Annotated[tuple[UpstreamEntry, ...], Field(min_length=1)]
     models: tuple[Rules, ...] = ()
 

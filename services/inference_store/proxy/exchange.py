@@ -24,7 +24,10 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 
 def header(headers: Headers, name: str) -> str | None:
     """Return the first header of a name, given in lower case; None if there is none."""
-    return next((value for key, value in headers if key == name), None)
+    for key, value in headers:  # twice as fast as a generator
+        if key == name:
+            return value
+    return None
 
 
 def correct_headers(headers: Headers, values: Mapping[str, str]) -> Headers:
@@ -198,18 +201,20 @@ def from_header(headers: Headers) -> bytes | None:
     Several headers are one list of envelopes; by key, the last wins. A value that is not JSON
     becomes a JSON string: the ingester keeps it, and reports what is wrong with it.
     """
-    values = (_value(name, value) for name, value in headers)
+    values = (
+        utf8(value) if name == METADATA_HEADER else _from_binary(value)
+        for name, value in headers
+        if name in (METADATA_HEADER, BINARY_HEADER)
+    )
     envelopes = [_envelope(value) for value in values if value.strip()]
     if len(envelopes) < 2:
         return envelopes[0] if envelopes else None
     return b"[" + b",".join(envelopes) + b"]"
 
 
-def _value(name: str, value: str) -> bytes:
-    if name == BINARY_HEADER:
-        raw = from_base64(value)
-        return utf8(value if raw is None else raw.decode("latin-1"))
-    return utf8(value) if name == METADATA_HEADER else b""
+def _from_binary(value: str) -> bytes:
+    raw = from_base64(value)
+    return utf8(value if raw is None else raw.decode("latin-1"))
 
 
 def utf8(value: str) -> bytes:

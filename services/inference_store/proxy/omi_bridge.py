@@ -246,7 +246,6 @@ async def _infer(
 
 
 def _read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
-    """Return the input items of a request. Raises ContainerFailed, which says what to send."""
     known = ", ".join(map(repr, status.inputs))
     if not request.inputs:
         raise ContainerFailed(400, f"there are no inputs: send BYTES tensors named {known}")
@@ -303,7 +302,6 @@ def _read_error(item: Any) -> str | None:
 
 
 def _headers_of(run: Run | None) -> dict[str, str]:
-    """Return as headers what V2 has no field for."""
     if run is None:
         return {}
     version = run.version or ""

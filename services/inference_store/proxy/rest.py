@@ -7,7 +7,7 @@ and only then hand the exchange over. Whatever capture does, the caller has its 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -281,17 +281,18 @@ class ForwardedCall:
             exchange.response_headers = as_text(headers)
         self._answer_began, self._has_whole_answer = True, False
         start = {"type": "http.response.start", "status": message.code, "headers": headers}
-        await self._send(start)
-        while True:
-            part = await content.readany()
-            if part:
-                exchange.first_part_at = exchange.first_part_at or datetime.now(UTC)
-                self._captured_answer.add(part)
-            if content.at_eof():
-                break
-            await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        self._leave_upstream(is_reusable=True)
-        await self._finish(part)
+        with self._caller.corked() if content.is_eof() else nullcontext():
+            await self._send(start)
+            while True:
+                part = await content.readany()
+                if part:
+                    exchange.first_part_at = exchange.first_part_at or datetime.now(UTC)
+                    self._captured_answer.add(part)
+                if content.at_eof():
+                    break
+                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+            self._leave_upstream(is_reusable=True)
+            await self._finish(part)
 
     async def _finish(self, body: bytes) -> None:
         """Send the end of the answer. From now on a disconnect only means that the call is over."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -38,15 +39,16 @@ from inference_store.platform.metrics import (
     from_zero,
     list_samples,
 )
+from inference_store.platform.settings import CaptureSettings, ProxySettings
 from inference_store.platform.traces import stage
 from inference_store.proxy.capture.counts import Budget, CounterId, Counts, SharedCounters
-from inference_store.proxy.capture.packing import Packing
-from inference_store.proxy.capture.prepare import Preparation
+from inference_store.proxy.capture.prepare import ChosenExchange, Preparation
 from inference_store.proxy.capture.process import (
     Handshake,
     Reader,
     SentExchange,
     set_niceness,
+    set_slice,
 )
 from inference_store.proxy.capture.publisher import (
     SERVERS,
@@ -58,7 +60,7 @@ from inference_store.proxy.capture.publisher import (
 )
 from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.segments import Segment
-from inference_store.proxy.capture.spool import Spooled, Spools
+from inference_store.proxy.capture.spool import Folder, Spooled, Spools
 from inference_store.proxy.configuration import Configuration
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
@@ -76,11 +78,11 @@ def main(connection: int, counters: int, lock: int) -> None:
     """Record until the socket ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    set_slice(0)
     with socket.socket(fileno=connection) as received:
         reader = Reader(BufferedReader(socket.SocketIO(received, "r"), BUFFER))
-        try:
-            handshake = reader.handshake()
-        except EOFError:
+        handshake = reader.handshake()
+        if handshake is None:
             return
         logs.configure(handshake.settings, service="proxy")
         recorder = Recorder(handshake, reader, SharedCounters(counters), None if lock < 0 else lock)
@@ -133,15 +135,16 @@ class Recorder:
     ) -> None:
         """`lock`: the lock of the spool's folder, if there is one. `store` and `topic` default to
         the S3 and the Kafka of the settings."""
-        settings = self._settings = handshake.settings
+        settings: ProxySettings = handshake.settings
+        self._settings = settings
         self._counters, self._protocols = counters, protocols
         self._configuration = Configuration((), handshake.models)
         self._counts = Counts(
             handshake.producer, handshake.producer, handshake.booted_at, counters.values
         )
-        self._arrivals = Arrivals(
-            reader, counters, self._counts, grace_seconds=settings.proxy_grace_seconds
-        )
+        self._reader, self._grace_seconds = reader, settings.proxy_grace_seconds
+        self._came: SimpleQueue[SentExchange | None] = SimpleQueue()
+        self._ended: float | None = None
         self._handed_before = handshake.handed
         self._budget = Budget(counters.values, settings.proxy_capture_bytes)
         self._registrations = Registrations(settings)
@@ -168,7 +171,11 @@ class Recorder:
         self._spooled = asyncio.Event()
         # one is counted in the decoding thread, the other in the loop's
         self._queued, self._finished = 0, 0
-        begin_metrics()
+        # shown from zero
+        from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
+        from_zero(CAPTURES_DROPPED, DROP_REASONS)
+        from_zero(INCOMPLETE_CAPTURES, CAPTURE_PROBLEMS)
+        from_zero(CAPTURE_TROUBLE, SERVERS)
 
     async def run(self, began: Callable[[], None] = lambda: None) -> None:
         """Publish exchanges until the socket ends, then the remaining ones as long as there is
@@ -183,33 +190,56 @@ class Recorder:
         if self._spools.is_on:
             work += [self._drain() for _ in range(drainers)]
         work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
-        if self._blobs is not None and self._packing.is_packed:
-            # the first answer is waited for, but not a server that hangs
-            first = asyncio.create_task(self._heed_lock())
-            await asyncio.wait({first}, timeout=_LOCK_SECONDS)
-            work.append(self._heed_locks())
+        has_heeded = asyncio.Event()
+        work.append(self._heed_locks(has_heeded))
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        with contextlib.suppress(TimeoutError):  # a server that hangs is not waited for
+            await asyncio.wait_for(has_heeded.wait(), _LOCK_SECONDS)
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
         began()
-        reading = self._loop.run_in_executor(self._reading, self._arrivals.read)
+        reading = self._loop.run_in_executor(self._reading, self._read)
         await self._loop.run_in_executor(self._decoding, self._decode)
-        if not self._arrivals.is_late:
+        if not self._is_late:
             await reading
         await self._end(tasks)
 
+    def _read(self) -> None:
+        """Queue exchanges until the socket ends; in a thread."""
+        try:
+            while (sent := self._reader.exchange()) is not None:
+                self._counts.receive()
+                self._came.put(sent)
+        finally:
+            self._ended = time.monotonic()
+            self._came.put(None)
+
     def _decode(self) -> None:
         """Pack the exchanges that came; in a thread."""
-        while True:
+        while not self._is_late:
             with contextlib.suppress(Empty):
-                sent = self._arrivals.next(_TICK_SECONDS)
+                sent = self._came.get(timeout=_TICK_SECONDS)
                 if sent is None:
                     break
-                while self._is_full() and not self._arrivals.is_late:
+                while self._is_full() and not self._is_late:
                     self._packing.close_due(all=True)
                     time.sleep(_POLL_SECONDS)
                 self._pack(sent)
             self._packing.close_due()
         self._packing.close_due(all=True)
+
+    @property
+    def _seconds_left(self) -> float:
+        """Seconds until all work must have ended; endless if no end is planned yet."""
+        nanoseconds = self._counters.values[CounterId.DEADLINE]
+        if nanoseconds:
+            return nanoseconds / 1e9 - time.monotonic()
+        return inf if self._ended is None else self._ended + self._grace_seconds - time.monotonic()
+
+    @property
+    def _is_late(self) -> bool:
+        """True if only the time of the final report is left."""
+        reserved = min(_LAST_REPORT_SECONDS, self._grace_seconds * _REPORT_SHARE)
+        return self._seconds_left < reserved
 
     def _is_full(self) -> bool:
         """Return whether a queued exchange must be sent first: a prepared one may be larger than
@@ -217,10 +247,12 @@ class Recorder:
         return self._budget.held > self._budget.limit and self._queued > self._finished
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        if self._arrivals.were_cut_off:
+        if self._ended is not None and not self._counters.values[CounterId.DEADLINE]:
             _log.error("the serving process is gone", action="capture_alone")
             self._counts.lose_unread()
-        while self._unpublished and not self._arrivals.is_late and not self._should_spool():  # noqa: ASYNC110
+        while self._counts.queued + self._spools.adopted_waiting and not self._is_late:
+            if self._deliveries.unavailable and self._spools.is_on:
+                break  # the spool takes captures: a server is not waited for
             # polled: threads do not set an event
             await asyncio.sleep(_POLL_SECONDS)
         for task in tasks:
@@ -231,17 +263,12 @@ class Recorder:
         self._reporting.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
         closing = asyncio.ensure_future(self._topic.close())
-        await asyncio.wait({closing}, timeout=self._arrivals.seconds_left)
+        await asyncio.wait({closing}, timeout=max(0.0, self._seconds_left))
         closing.cancel()
         if self._blobs is not None:
             self._blobs.close()
 
-    @property
-    def _unpublished(self) -> int:
-        return self._counts.queued + self._spools.adopted_waiting
-
     def _pack(self, sent: SentExchange) -> None:
-        """Add an exchange to a segment; in the decoding thread."""
         sequence = 0
         try:
             with stage(CAPTURE_SECONDS, "prepare"):
@@ -297,11 +324,6 @@ class Recorder:
             self._budget.free(item.reserved)
             self._finished += 1
 
-    def _should_spool(self) -> bool:
-        """Return whether to spool instead of waiting: a server is unavailable, and the spool takes
-        captures."""
-        return bool(self._deliveries.unavailable) and self._spools.is_on
-
     def _spool_rest(self) -> None:
         """Put what is left in memory into the spool; what it refuses is lost, and counted."""
         held = [item for item in self._in_hand if isinstance(item, Segment)]
@@ -327,25 +349,24 @@ class Recorder:
                 _log.warning("no report", action="reporting", error=type(error).__name__)
             await asyncio.sleep(self._settings.proxy_report_seconds)
 
-    async def _heed_locks(self) -> None:
-        while self._packing.is_packed:
+    async def _heed_locks(self, has_heeded: asyncio.Event) -> None:
+        """Put single objects from the time on at which the bucket locks new ones: of a locked
+        segment nothing could be erased before all of it."""
+        while self._blobs is not None and self._packing.is_packed:
+            with contextlib.suppress(ObjectStoreUnavailable):
+                # not in a thread that the end waits for
+                asking = self._loop.run_in_executor(self._threads, locks_objects, self._settings)
+                if await asking:
+                    self._packing.is_packed = False
+                    _log.error(
+                        "the bucket locks new objects: captures are not packed",
+                        action="packing_off",
+                        bucket=self._settings.s3_bucket,
+                        remedy="remove its default retention, and start the proxy again",
+                    )
+            has_heeded.set()
             await asyncio.sleep(_EVERY_SECONDS)
-            await self._heed_lock()
-
-    async def _heed_lock(self) -> None:
-        """Put single objects from now on if the bucket locks new ones: of a locked segment nothing
-        could be erased before all of it."""
-        with contextlib.suppress(ObjectStoreUnavailable):
-            # not in a thread that the end waits for
-            loop = asyncio.get_running_loop()
-            if await loop.run_in_executor(self._threads, locks_objects, self._settings):
-                self._packing.is_packed = False
-                _log.error(
-                    "the bucket locks new objects: captures are not packed",
-                    action="packing_off",
-                    bucket=self._settings.s3_bucket,
-                    remedy="remove its default retention, and start the proxy again",
-                )
+        has_heeded.set()
 
     async def _write_status_regularly(self) -> None:
         while True:
@@ -361,9 +382,8 @@ class Recorder:
 
     async def _send_final_report(self) -> None:
         spooled = self._spools.own_waiting
-        report = await self._reporting.send_final_reports(
-            max(self._arrivals.seconds_left / 2, _REPORT_SECONDS)
-        )
+        seconds = max(self._seconds_left / 2, _REPORT_SECONDS)
+        report = await self._reporting.send_final_reports(seconds)
         await asyncio.to_thread(self._spools.close)
         self._write_status()
         _log.info(
@@ -376,68 +396,121 @@ class Recorder:
         )
 
 
-def begin_metrics() -> None:
-    """Show metrics with known labels from zero."""
-    from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
-    from_zero(CAPTURES_DROPPED, DROP_REASONS)
-    from_zero(INCOMPLETE_CAPTURES, CAPTURE_PROBLEMS)
-    from_zero(CAPTURE_TROUBLE, SERVERS)
+_OVERHEAD: Final = 512
+"""Bytes counted for an event in addition to its content, and for an exchange."""
+# With more models whose segments are open at once, or with more than this share of the budget in
+# open segments, the oldest is closed.
+_MOST_OPEN: Final = 256
+# How long exchanges stay in memory after the spool had no room for one.
+_REFUSED_SECONDS: Final = 1.0
+_OPEN_SHARE: Final = 1 / 4
 
 
-class Arrivals:
-    """The queue between the thread that reads and the one that decodes, bounded by the budget."""
+class Packing:
+    """The open segments. For the decoding thread."""
 
     def __init__(
-        self, reader: Reader, counters: SharedCounters, counts: Counts, *, grace_seconds: float
+        self,
+        settings: CaptureSettings,
+        preparation: Preparation,
+        budget: Budget,
+        spools: Spools,
+        send: Callable[[Segment | None], None],
     ) -> None:
-        """`grace_seconds`: how long the capture process goes on after the serving process has
-        died."""
-        self._reader, self._counters, self._counts = reader, counters, counts
-        self._grace_seconds = grace_seconds
-        self._came: SimpleQueue[SentExchange | None] = SimpleQueue()
-        self._ended: float | None = None
+        """`send` takes over a closed segment, and is told None of one that waits in the spool;
+        never blocks."""
+        self._preparation, self._budget, self._spools = preparation, budget, spools
+        self._send = send
+        self._prefix = settings.proxy_key_prefix
+        self.is_packed = settings.proxy_packing == "on"
+        """False: each exchange is a segment of its own, and is put as single objects."""
+        self._bytes, self._seconds = settings.proxy_segment_bytes, settings.proxy_segment_seconds
+        self._most = settings.proxy_segment_captures
+        # in the order in which they were opened
+        self._open: dict[str, Segment] = {}
+        self._open_bytes = 0
+        self._spool_from = 0.0
 
-    def read(self) -> None:
-        """Queue exchanges until the socket ends; runs in a thread."""
-        try:
-            while (sent := self._reader.exchange()) is not None:
-                self._counts.receive()
-                self._came.put(sent)
-        finally:
-            self._ended = time.monotonic()
-            self._came.put(None)
+    def add(self, chosen: ChosenExchange, producer: str, sequence: int, reserved: int) -> None:
+        """Add an exchange, and free of its `reserved` bytes what it does not need any more."""
+        half_full = self._budget.held > self._budget.limit // 2
+        folder = self._spools.find_folder(half_full=half_full)
+        if folder is not None and time.monotonic() >= self._spool_from:
+            if self._append(folder, chosen, producer, sequence, reserved):
+                return
+            # not at once again: each try ends an open segment
+            self._spool_from = time.monotonic() + _REFUSED_SECONDS
+        self._append(None, chosen, producer, sequence, reserved)
 
-    def next(self, seconds: float) -> SentExchange | None:
-        """Wait for the next exchange and return it; None if there are no more, or the time is up.
-        Raises Empty if none comes within `seconds`."""
-        sent = self._came.get(timeout=seconds)
-        return None if self.is_late else sent
+    def _append(
+        self,
+        folder: Folder | None,
+        chosen: ChosenExchange,
+        producer: str,
+        sequence: int,
+        reserved: int,
+    ) -> bool:
+        """Add an exchange to a segment in a folder of the spool, or in memory; return False if the
+        folder does not take it: lay its blobs out again, for another segment."""
+        size, captures = self._preparation.estimate(chosen)
+        segment = self._find(chosen.model_id, folder, size, captures)
+        if segment is None:
+            return False
+        draft = self._preparation.prepare(chosen, segment, producer, sequence)
+        added = draft.end - segment.size
+        if folder is None:
+            segment.append(draft)
+            kept = sum(len(event.key) + len(event.value) + _OVERHEAD for event in draft.events)
+            segment.reserved += added + kept
+            self._open_bytes += added + kept
+            self._budget.free(reserved - added - kept)
+        elif folder.append(segment, draft):
+            self._budget.free(reserved)
+        else:
+            self._close(segment)
+            return False
+        for reason in draft.problems:
+            INCOMPLETE_CAPTURES.labels(reason).inc()
+        is_full = segment.exchanges >= self._most or segment.size >= self._bytes
+        if is_full or not segment.key:
+            self._close(segment)
+        while self._open_bytes > self._budget.limit * _OPEN_SHARE:
+            self._close(next(iter(self._open.values())))
+        return True
 
-    @property
-    def were_cut_off(self) -> bool:
-        """True if the serving process ended without setting a deadline."""
-        return self._ended is not None and not self._counters.values[CounterId.DEADLINE]
+    def _find(
+        self, model_id: str, folder: Folder | None, size: int, captures: int
+    ) -> Segment | None:
+        segment = self._open.get(model_id)
+        if segment is not None:
+            fits = segment.has_room(size, captures, limit=self._bytes)
+            if fits and (segment.file is None) == (folder is None):
+                return segment
+            self._close(segment)
+        if len(self._open) >= _MOST_OPEN:
+            self._close(next(iter(self._open.values())))
+        segment = Segment(
+            model_id, prefix=self._prefix, packed=self.is_packed, opened=time.monotonic()
+        )
+        if folder is not None and not folder.open(segment):
+            return None
+        self._open[model_id] = segment
+        return segment
 
-    @property
-    def deadline(self) -> float | None:
-        """The monotonic time at which all work must have ended; None if no end is planned yet."""
-        nanoseconds = self._counters.values[CounterId.DEADLINE]
-        if nanoseconds:
-            return nanoseconds / 1e9
-        return None if self._ended is None else self._ended + self._grace_seconds
+    def close_due(self, *, all: bool = False) -> None:
+        """Close the segments whose time is up."""
+        until = time.monotonic() - self._seconds
+        for segment in list(self._open.values()):
+            if not all and segment.opened > until:
+                return
+            self._close(segment)
 
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until all work must have ended."""
-        deadline = self.deadline
-        return self._grace_seconds if deadline is None else max(0.0, deadline - time.monotonic())
-
-    @property
-    def is_late(self) -> bool:
-        """True if only the time of the final report is left."""
-        deadline = self.deadline
-        reserved = min(_LAST_REPORT_SECONDS, self._grace_seconds * _REPORT_SHARE)
-        return deadline is not None and deadline - reserved < time.monotonic()
+    def _close(self, segment: Segment) -> None:
+        self._open.pop(segment.model_id, None)
+        self._open_bytes -= segment.reserved
+        closed = self._spools.close_segment(segment)
+        if segment.exchanges:
+            self._send(closed)
 
 
 if __name__ == "__main__":

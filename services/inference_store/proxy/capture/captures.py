@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import orjson
 
@@ -46,8 +46,6 @@ PART: Final = 64
 """Bytes counted for a part of a body, and for a header, in addition to its content."""
 MOST_CHUNKS: Final = 10_000
 """Parts of one exchange's bodies that are kept; further ones are left out."""
-Hand: TypeAlias = Callable[[Exchange, Call, Route, int], None]
-"""Takes over an exchange, and the bytes reserved for it; never blocks, never raises."""
 
 
 def head_size(head: Iterable[tuple[str | bytes, str | bytes]]) -> int:
@@ -59,27 +57,16 @@ class Reservation:
     """The memory of one exchange, from its first byte until it is handed over. For the loop's
     thread."""
 
-    __slots__ = ("_budget", "_chunks", "_hand", "_head", "_refuse", "_reserved", "_room", "refused")
+    __slots__ = ("_captures", "_chunks", "_head", "_reserved", "_room", "refused")
 
-    def __init__(
-        self,
-        budget: Budget,
-        hand: Hand,
-        refuse: Callable[[], None],
-        *,
-        head: int,
-        size: int,
-        body_bytes: int,
-        reserved: int,
-    ) -> None:
-        """`reserved` bytes are reserved already. `refuse` counts that there was no budget."""
-        self._budget, self._hand, self._refuse = budget, hand, refuse
+    def __init__(self, captures: "Captures", size: int, head: int, reserved: int) -> None:
+        """`reserved` bytes are reserved already."""
+        self._captures, self._reserved = captures, reserved
         self._head, self._chunks = head, MOST_CHUNKS
-        self.refused = size > body_bytes
+        self.refused = size > captures.body_bytes
         """True if the initial size is over the cap: keep no part of that body
         (Body.whole=False)."""
-        self._room = body_bytes - (0 if self.refused else size)
-        self._reserved = reserved
+        self._room = captures.body_bytes - (0 if self.refused else size)
 
     def reserve_more(self, size: int) -> bool:
         """Reserve more as a body streams through; return False if that exceeds the budget or a
@@ -87,7 +74,7 @@ class Reservation:
         self._chunks -= 1
         if self._chunks < 0 or size > self._room:
             return False
-        if not self._reserved or not self._budget.take(size + PART):
+        if not self._reserved or not self._captures.budget.take(size + PART):
             return False
         self._room -= size
         self._reserved += size + PART
@@ -105,26 +92,21 @@ class Reservation:
         """
         if not self._reserved or route.call is None:
             self.pass_through()
-        elif self._reserve_answer_head(exchange):
-            reserved, self._reserved = self._reserved, 0
-            self._hand(exchange, route.call, route, reserved)
-        else:
-            self.pass_through()
-            self._refuse()
-
-    def _reserve_answer_head(self, exchange: Exchange) -> bool:
-        head = self._head + len(exchange.error or "")
+            return
+        captures, head = self._captures, self._head + len(exchange.error or "")
         head += head_size(exchange.response_headers) + head_size(exchange.response_trailers)
-        reserve_more = max(OVERHEAD, head) - max(OVERHEAD, self._head)
-        if reserve_more and not self._budget.take(reserve_more):
-            return False
-        self._reserved += reserve_more
-        return True
+        more = max(OVERHEAD, head) - max(OVERHEAD, self._head)
+        if more and not captures.budget.take(more):
+            self.pass_through()
+            captures.counts.refuse("no_budget")
+            return
+        reserved, self._reserved = self._reserved + more, 0
+        captures.take_over(exchange, route.call, route, reserved)
 
     def pass_through(self) -> None:
         """Release the memory: there is nothing to capture."""
         reserved, self._reserved = self._reserved, 0
-        self._budget.give_back(reserved)
+        self._captures.budget.give_back(reserved)
 
     def __del__(self) -> None:
         # A forgotten reservation must not keep its bytes forever.
@@ -227,18 +209,17 @@ class Captures:
         self.producer = str(uuid7())
         self._counters = SharedCounters.new()
         now = datetime.now(UTC)
-        self._counts = Counts(self.producer, self.producer, now, self._counters.values)
-        self._budget = Budget(self._counters.values, settings.proxy_capture_bytes)
-        self._body_bytes = settings.proxy_body_bytes
+        self.counts = Counts(self.producer, self.producer, now, self._counters.values)
+        self.budget = Budget(self._counters.values, settings.proxy_capture_bytes)
+        self.body_bytes = settings.proxy_body_bytes
         self._handed_bytes = 0
         self.queue = Queue(
-            self._budget,
+            self.budget,
             settings.proxy_capture_wait_seconds,
             lambda: bool(self._find_away()),
             lambda: self._handed_bytes,
         )
         """Calls that wait for room."""
-        self._refuse = partial(self._counts.refuse, "no_budget")
         self._lock = -1
         self._process = CaptureProcess(
             lambda connection: self._start(connection, self._counters.file, self._lock),
@@ -252,27 +233,20 @@ class Captures:
         """The metrics of both processes, for `/metrics`."""
         from_zero(CAPTURES, ("seen", "dropped"))
         from_zero(CAPTURES_DROPPED, DROP_REASONS)
-        CAPTURE_BUDGET.set(self._budget.limit)
-        CAPTURE_BYTES.set_function(lambda: self._budget.held)
-        CAPTURE_QUEUE.set_function(lambda: self._counts.queued)
+        CAPTURE_BUDGET.set(self.budget.limit)
+        CAPTURE_BYTES.set_function(lambda: self.budget.held)
+        CAPTURE_QUEUE.set_function(lambda: self.counts.queued)
 
     @property
     def waits(self) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
         """The details that the admin port shows beside its checks: why captures wait."""
-        return {
-            "capture": self._find_capture_error,
-            **{server: partial(self._find_server_error, server) for server in SERVERS},
-        }
 
-    @property
-    def queued(self) -> int:
-        """Exchanges not published yet."""
-        return self._counts.queued
+        async def find_error(server: Server) -> str | None:
+            return self._find_away().get(server)
 
-    @property
-    def published(self) -> int:
-        """Exchanges that Kafka has acknowledged."""
-        return self._counts.published
+        waits: dict[str, Callable[[], Awaitable[str | None]]]
+        waits = {server: partial(find_error, server) for server in SERVERS}
+        return waits | {"capture": self._find_capture_error}
 
     def begin(self, size: int, head: int = 0) -> Reservation | None:
         """Count an exchange as seen, and reserve `size` bytes (0: not known yet) and room for a
@@ -282,21 +256,13 @@ class Captures:
         uncaptured.
         """
         if self._stopping:
-            self._counts.refuse("stopping")
+            self.counts.refuse("stopping")
             return None
-        reserved = max(OVERHEAD, head) + (size if size <= self._body_bytes else 0)
-        if not self._budget.take(reserved):
-            self._counts.refuse("no_budget")
+        reserved = max(OVERHEAD, head) + (size if size <= self.body_bytes else 0)
+        if not self.budget.take(reserved):
+            self.counts.refuse("no_budget")
             return None
-        return Reservation(
-            self._budget,
-            self._take_over,
-            self._refuse,
-            head=head,
-            size=size,
-            body_bytes=self._body_bytes,
-            reserved=reserved,
-        )
+        return Reservation(self, size, head, reserved)
 
     def expect(self, count: int) -> None:
         """Count exchanges that wait to be handed over as seen: if this process is killed, the
@@ -324,7 +290,7 @@ class Captures:
             end = asyncio.get_running_loop().time() + grace_seconds
             if not await self._process.end(end):
                 await self._report_in_its_place()
-            self._unpublished = self._counts.queued + self._counts.dropped.get("left", 0)
+            self._unpublished = self.counts.queued + self.counts.dropped.get("left", 0)
             if self._lock >= 0:
                 os.close(self._lock)
             self._counters.close()
@@ -349,20 +315,21 @@ class Captures:
         from .spool import Spools  # noqa: PLC0415
 
         topic = Publisher(self._settings)
-        spools = Spools(self._settings, self._counts, self._lock if self._lock >= 0 else None)
+        spools = Spools(self._settings, self.counts, self._lock if self._lock >= 0 else None)
         await asyncio.to_thread(spools.open)
-        self._counts.give_up(spools.own_waiting)
-        reporting = Reporting(topic, self._counts, spools)
+        self.counts.give_up(spools.own_waiting)
+        reporting = Reporting(topic, self.counts, spools)
         await reporting.send_final_reports(_REPORT_SECONDS)
         reporting.cancel()
         await topic.close()
 
-    def _take_over(self, exchange: Exchange, call: Call, route: Route, reserved: int) -> None:
+    def take_over(self, exchange: Exchange, call: Call, route: Route, reserved: int) -> None:
+        """Take over an exchange, and the bytes reserved for it; never blocks, never raises."""
         if self._stopping:
-            self._counts.refuse("stopping")
-            self._budget.give_back(reserved)
+            self.counts.refuse("stopping")
+            self.budget.give_back(reserved)
             return
-        self._counts.see()
+        self.counts.see()
         self._handed_bytes += reserved
         self._process.hand(write_exchange(exchange, call, route, reserved), reserved)
 
@@ -371,7 +338,7 @@ class Captures:
             settings=self._settings,
             models=self._models,
             producer=self.producer,
-            booted_at=self._counts.booted_at,
+            booted_at=self.counts.booted_at,
             handed=handed,
         )
         return handshake.frame()
@@ -383,7 +350,6 @@ class Captures:
         self._last_status = {}
 
     def _read_status(self) -> Mapping[str, Any]:
-        """Return the status of the capture process; empty if it has not written one yet."""
         text = self._counters.read_status()
         if text is not None:
             self._last_status = orjson.loads(text)
@@ -395,10 +361,6 @@ class Captures:
             return "the capture process was started and does not begin: it hangs, or finds no CPU"
         return process.find_failure
 
-    async def _find_server_error(self, server: Server) -> str | None:
-        return self._find_away().get(server)
-
     def _find_away(self) -> Mapping[Server, str]:
-        """Return why servers are unavailable, by server."""
         away: Mapping[Server, str] = self._read_status().get("unavailable", {})
         return away

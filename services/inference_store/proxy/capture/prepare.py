@@ -192,15 +192,6 @@ def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """An exchange that is laid out for a segment; `problems`: of its capture."""
-
-    draft: Draft
-    events: Sequence[Event]
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ChosenExchange:
     """An exchange to publish."""
 
@@ -223,7 +214,9 @@ class Preparation:
     def choose(self, work: Work) -> ChosenExchange | None:
         """Read an exchange; None if the sampling leaves it out."""
         registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
-        work = replace(remove_cut_bodies(work), registered=registered or work.registered)
+        work = remove_cut_bodies(work)
+        if registered is not None:
+            work = replace(work, registered=registered)
         reading = read_by_protocol(work, work.exchange)
         sizes = (
             len(inference.data or b"")
@@ -242,7 +235,7 @@ class Preparation:
         is_unnamed = exchange.transport == "rest" and work.call.model is None
         model = (reading.model if is_unnamed else None) or work.model or reading.model or ""
         model_id = storable_name(rules.model_id or model, "unknown")
-        is_chosen = is_sampled(
+        is_chosen = rules.sampling.share >= 1 or is_sampled(
             rules.sampling,
             model_id=model_id,
             task_type=rules.task_type or reading.task_type,
@@ -262,7 +255,7 @@ class Preparation:
 
     def prepare(
         self, chosen: ChosenExchange, segment: Segment, producer: str, sequence: int
-    ) -> Prepared:
+    ) -> Draft:
         """Lay a chosen exchange out for its place in a segment."""
         builder = CaptureBuilder(chosen, key=self._key, limit=self._limit)
         return builder.build(segment, producer, sequence)
@@ -285,7 +278,7 @@ def is_sampled(
 
     `chance`: random bytes of the exchange, which decide if there is no sampling key.
     """
-    if sampling.share >= 1 or (sampling.always_errors and not ok):
+    if sampling.always_errors and not ok:
         return True
     value = None if sampling.key is None else _find_value(sampling.key, inferences, standard)
     token = chance if value is None else f"{sampling.key}\0{value}".encode("utf-8", "replace")
@@ -327,7 +320,6 @@ def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inferenc
 
 
 def _find_scores(response: bytes) -> Iterator[float]:
-    """Yield each `score` anywhere in an answer of an unknown task."""
     try:
         document = read_json(response)
     except UnreadableJson:
@@ -337,6 +329,7 @@ def _find_scores(response: bytes) -> Iterator[float]:
             yield float(value["score"])
 
 
+_NOTHING = Redactor((), "", limit=0)  # takes nothing out
 _LONGEST_ERROR = 4096
 _LONGEST_WORD = 256
 # About what the metadata blob of one inference takes.
@@ -349,14 +342,11 @@ class CaptureBuilder:
     def __init__(self, chosen: ChosenExchange, *, key: str, limit: int) -> None:
         """`key`: of the redactions' hashes; `limit`: the most bytes of a decoded body."""
         self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
-        self._limit = limit
-        exchange, reading, redactions = (
-            chosen.work.exchange,
-            chosen.reading,
-            self._work.rules.redactions,
-        )
-        self._redactor = redactor = Redactor(redactions, key, limit=limit)
+        exchange, reading, self._limit = chosen.work.exchange, chosen.reading, limit
+        redactions = self._work.rules.redactions
+        self._redactor = redactor = _NOTHING
         if redactions:
+            self._redactor = redactor = Redactor(redactions, key, limit=limit)
             # Data read from a redacted request cannot contain what was removed from it.
             exchange = redactor.request(exchange)
             reading = redactor.reading(read_by_protocol(chosen.work, exchange), exchange)
@@ -371,32 +361,27 @@ class CaptureBuilder:
         standard = standard_metadata(reading, exchange, self._work.rules)
         self._standard = redactor.metadata(standard) if redactions else standard
 
-    def build(self, segment: Segment, producer: str, sequence: int) -> Prepared:
-        draft = Draft(segment, self._exchange.received_at, len(self._inferences))
-        events: list[Event] = []
-        requests = self._build_requests()
+    def build(self, segment: Segment, producer: str, sequence: int) -> Draft:
+        exchange = self._exchange
+        draft = Draft(segment, exchange.received_at, len(self._inferences))
+        requests = build_requests(
+            exchange, self._reading, self._work.rules.metadata_headers, limit=self._limit
+        )
+        if not self._redactor.keeps_body(exchange.transport):
+            why = "a redaction removes it"
+            requests = [each | {"messages": None, "why": why} for each in requests]
         captured = self._describe_capture() | {"producer": producer, "sequence": sequence}
         captured |= {"segment": segment.key} if segment.key else {}
-        chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
+        chosen_ids = ids_of(exchange, self._reading, self._redactor.id)
         for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
             # for what a power failure leaves of a spool
             checksum = {"response_crc32": crc32(inference.response or b"")}
             rest = {"request": requests[index], "capture": captured | checksum}
             event = self._build_inference(draft, index, inference, ids, rest)
             key = f"{self._model_id}/{ids.inference_id}".encode()
-            events.append(Event(sequence, key, event))
-        return Prepared(draft, events, tuple(self._problems))
-
-    def _build_requests(self) -> list[dict[str, Any]]:
-        requests = build_requests(
-            self._exchange,
-            self._reading,
-            self._work.rules.metadata_headers,
-            limit=self._limit,
-        )
-        if self._redactor.keeps_body(self._exchange.transport):
-            return requests
-        return [each | {"messages": None, "why": "a redaction removes it"} for each in requests]
+            draft.events.append(Event(sequence, key, event))
+        draft.problems = tuple(self._problems)
+        return draft
 
     def _build_inference(
         self,
@@ -406,7 +391,6 @@ class CaptureBuilder:
         ids: Ids,
         rest: Mapping[str, Any],
     ) -> bytes:
-        """Add the blobs of an inference, and return its event."""
         keys = dict.fromkeys(("data_storage_key", "inference_storage_key"), "")
         if inference.data is not None:
             keys["data_storage_key"] = draft.add(index, "data", inference.data)
@@ -414,7 +398,7 @@ class CaptureBuilder:
             keys["inference_storage_key"] = draft.add(index, "response", inference.response)
         if not draft.segment.key:
             keys["metadata_storage_key"] = draft.make_key(index, "metadata")
-        event = encode_event(self._build_event(index, inference, ids, str(draft.ids[index])) | keys)
+        event = encode_event(self._build_event(index, inference, ids, draft.ids[index]) | keys)
         metadata = encode_metadata(self._standard, inference.metadata)
         blob = make_metadata_blob(metadata, event, rest)
         key = draft.add(index, "metadata", blob)

@@ -4,7 +4,6 @@ events."""
 import asyncio
 from collections.abc import Coroutine, Sequence, Set
 from concurrent.futures import Executor
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
@@ -164,7 +163,6 @@ class Publisher:
 
 
 def _append(builder: BatchBuilder, producer: bytes, event: Event) -> bool:
-    """Add an event to a batch; return False if the batch is full."""
     headers = [("producer", producer), ("sequence", b"%d" % event.sequence)]
     added = builder.append(timestamp=None, key=event.key, value=event.value, headers=headers)
     return added is not None
@@ -271,7 +269,7 @@ class Deliveries:
     async def _publish(self, contents: Contents, described: bytes, producer: str) -> Set[int]:
         at = rfc3339(datetime.now(UTC))
         events = [
-            replace(event, value=stamp_event(event.value, at, described))
+            Event(event.sequence, event.key, stamp_event(event.value, at, described))
             for event in contents.events
         ]
         if not events:
@@ -301,7 +299,6 @@ def _settle_spooled(item: Spooled, contents: Contents, refused: Set[int]) -> Non
 
 
 def _settle(counts: Counts, contents: Contents, refused: Set[int]) -> None:
-    """Count the exchanges of a segment that is delivered."""
     if refused:
         _log.error("Kafka refuses events", action="capture_dropped", count=len(refused))
         counts.drop("refused", len(refused))

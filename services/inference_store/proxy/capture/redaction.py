@@ -227,7 +227,6 @@ class Redactor:
         return redacted
 
     def _redact_body(self, body: Body, headers: Headers) -> tuple[Body, Headers] | None:
-        """Return the redacted body and its headers; None if it cannot be read."""
         try:
             plain = decode(body.bytes, headers, self._limit)
             length = json_part(plain, headers)

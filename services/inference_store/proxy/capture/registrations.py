@@ -140,7 +140,6 @@ class Registrations:
 
 
 def _read_file(path: Path) -> dict[str, RegisteredModel]:
-    """Read the file; empty if it cannot be read, which is logged."""
     try:
         with path.open("rb") as file:
             return _read_models(_parse_page(file.read(_MOST_FILE_BYTES), str(path)))

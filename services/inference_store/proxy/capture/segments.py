@@ -100,11 +100,11 @@ class Segment:
         fits = self.size + size <= limit and self.captures + captures <= MOST_MEMBERS
         return fits or not self.captures
 
-    def append(self, draft: "Draft", events: Sequence[Event], *, fsync: bool = False) -> None:
+    def append(self, draft: "Draft", *, fsync: bool = False) -> None:
         """Add an exchange. Raises OSError if the file does not take it, and is as it was then."""
         if self.file is None:
             self._parts += draft.parts
-            self.events += events
+            self.events += draft.events
         else:
             try:
                 rest = memoryview(b"".join(draft.parts))
@@ -138,11 +138,14 @@ class Draft:
         self.segment, self._at, self._seconds = segment, at, int(at.timestamp())
         milliseconds, first = int(at.timestamp() * 1000), segment.captures
         self.ids = [
-            packed_capture_id(segment.id, first + n, milliseconds) if segment.key else uuid7()
+            str(packed_capture_id(segment.id, first + n, milliseconds) if segment.key else uuid7())
             for n in range(captures)
         ]
         self.parts: list[bytes] = []
         self.end = segment.size
+        self.events: list[Event] = []
+        self.problems: Sequence[str] = ()
+        """Those of the capture."""
 
     def add(self, index: int, kind: Kind, data: bytes) -> str:
         """Add a blob of the inference of this index, and return its storage key."""
@@ -155,7 +158,7 @@ class Draft:
     def make_key(self, index: int, kind: Kind) -> str:
         """Return the key of an object, for packing off."""
         segment = self.segment
-        return key_of(segment.prefix, segment.model_id, self._at, self.ids[index], kind)
+        return key_of(segment.prefix, segment.model_id, self._at, UUID(self.ids[index]), kind)
 
 
 # The metadata blob and the event: made here, and read back from a segment.
@@ -172,6 +175,8 @@ def plain_text(text: str | None, longest: int) -> str | None:
     """Return a text that an event may carry: no NUL, no lone surrogate, not too long."""
     if not text:
         return None
+    if text.isascii() and "\0" not in text:
+        return text[:longest]
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")[:longest]
 
 

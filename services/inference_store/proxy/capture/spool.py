@@ -85,7 +85,6 @@ def _is_producer(name: str) -> bool:
 
 
 def _lock(path: Path) -> int | None:
-    """Open and lock a file; None if another process holds it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,26 +133,17 @@ class Folder:
         self._lock_file = lock
         self._lock, self._noting = Lock(), Lock()
         self._bytes = 0
-        self._waiting = 0
+        self.waiting = 0
+        """Exchanges in the folder, including those being published."""
         # Segments that no task publishes: each is taken once, even if the disk refuses to remove
         # its file afterwards.
-        self._unclaimed: deque[Spooled] = deque()
-
-    @property
-    def waiting(self) -> int:
-        """Exchanges in the folder, including those being published."""
-        return self._waiting
-
-    @property
-    def unclaimed(self) -> int:
-        """Segments that no task publishes at the moment."""
-        return len(self._unclaimed)
+        self.unclaimed: deque[Spooled] = deque()
 
     @property
     def is_settled(self) -> bool:
         """True if a dead producer's folder is empty and all its captures are counted; a thread does
         these one after the other."""
-        return not self._waiting and self.counts.queued <= 0
+        return not self.waiting and self.counts.queued <= 0
 
     def open(self, segment: Segment) -> bool:
         """Give a new segment its file; return False if the disk refuses."""
@@ -171,7 +161,7 @@ class Folder:
             return False
         self._record_size(size)
         try:
-            segment.append(draft, (), fsync=self._fsync)
+            segment.append(draft, fsync=self._fsync)
             if self._fsync and segment.exchanges == 1:
                 _sync_folder(self._path)
         except OSError as error:
@@ -186,7 +176,7 @@ class Folder:
         segment.close()
         path = self._path / f"{segment.id}{_TAR}"
         if segment.exchanges:
-            self._unclaimed.append(Spooled(self, path, segment.exchanges))
+            self.unclaimed.append(Spooled(self, path, segment.exchanges))
         else:
             self._unlink(path)
 
@@ -205,7 +195,7 @@ class Folder:
             self._change(-size)
             return False
         self._add(segment.exchanges)
-        self._unclaimed.append(Spooled(self, path, segment.exchanges))
+        self.unclaimed.append(Spooled(self, path, segment.exchanges))
         return True
 
     def _warn(self, error: OSError) -> None:
@@ -240,14 +230,7 @@ class Folder:
                 self.counts.count_spooled(sequence)
             self._change(size)
             self._add(len(sequences))
-            self._unclaimed.append(Spooled(self, path, len(sequences)))
-
-    def take(self) -> "Spooled | None":
-        """Claim a segment that no task publishes yet, the oldest first; None if there is none."""
-        try:
-            return self._unclaimed.popleft()
-        except IndexError:
-            return None
+            self.unclaimed.append(Spooled(self, path, len(sequences)))
 
     def lose(self, spooled: "Spooled", count: int) -> None:
         """Count exchanges of a segment that cannot be read any more."""
@@ -308,7 +291,7 @@ class Folder:
     def close(self) -> None:
         """Unlock the folder; remove an empty folder first, its lock last."""
         with contextlib.suppress(OSError):
-            if not self._waiting:
+            if not self.waiting:
                 self._path.rmdir()  # refused if a report is still in it
                 (self._root / f"{self.counts.producer}{LOCK}").unlink(missing_ok=True)
         with self._lock:  # a thread may be about to write to it: the descriptor is reused
@@ -326,7 +309,6 @@ class Folder:
             os.pwrite(self._lock_file, b"%020d" % self._bytes, 0)
 
     def _unlink(self, path: Path) -> int:
-        """Remove a file and return how many bytes that freed."""
         try:
             size = path.stat().st_size
             path.unlink()
@@ -339,11 +321,10 @@ class Folder:
 
     def _add(self, exchanges: int) -> None:
         with self._lock:
-            self._waiting += exchanges
+            self.waiting += exchanges
 
 
 def _count(path: Path) -> set[int]:
-    """Return the sequences of the whole exchanges of a segment. Raises OSError."""
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:  # what is empty cannot be mapped
             return set()
@@ -374,11 +355,6 @@ class Spooled:
         except OSError as error:
             _log.error("the spool cannot be read", action="draining", error=str(error))
             return b""
-
-    @property
-    def counts(self) -> Counts:
-        """The counts of the producer that captured it."""
-        return self.folder.counts
 
 
 class Spools:
@@ -421,7 +397,7 @@ class Spools:
     @property
     def unclaimed(self) -> int:
         """Segments that no task publishes at the moment."""
-        return sum(folder.unclaimed for folder in self._list_folders())
+        return sum(len(folder.unclaimed) for folder in self._list_folders())
 
     def open(self) -> None:
         """Recover our own folder: a process before this one may have been killed. If the folder
@@ -491,8 +467,9 @@ class Spools:
 
     def take(self) -> Spooled | None:
         """Claim a segment to publish, first those of dead processes; None if there is none."""
-        found = (folder.take() for folder in self._list_folders())
-        return next((spooled for spooled in found if spooled is not None), None)
+        waiting = (folder.unclaimed for folder in self._list_folders() if folder.unclaimed)
+        unclaimed = next(waiting, None)
+        return None if unclaimed is None else unclaimed.popleft()
 
     def store_report(self, report: bytes) -> None:
         """Store our last report for the process that adopts the folder."""

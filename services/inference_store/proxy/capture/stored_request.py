@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import orjson
 
 from inference_store.grpc_messages import message, parsed
@@ -50,7 +51,7 @@ def build_requests(
     request: dict[str, Any] = {
         "method": exchange.method,
         "path": exchange.path,
-        "query": remove_parameters(exchange.query),
+        "query": exchange.query and remove_parameters(exchange.query),
         "headers": headers,
         "messages": None,
     }
@@ -112,24 +113,28 @@ def _list_references(
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     if len(data) < _SHORTEST:
         return
-    escapes = {}
-    if b"\\" in content:  # the search for one character is many times faster
-        escapes = {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
     start, characters = data[:30], data[:30].decode(errors="ignore").encode()
-    for form in ("bytes", "text", "ascii", "base64"):
-        reference: dict[str, Any] = {"data": form}
-        reference |= {"escapes": escapes} if escapes and form != "bytes" else {}
-        with suppress(UnicodeDecodeError):
-            beginning = write(reference, start if form in ("bytes", "base64") else characters)
-            if beginning in content and _find(content, whole := write(reference, data)) >= 0:
-                yield reference, whole
-                return
+    for escapes in _list_escapes(content):
+        for form in ("bytes", "text", "ascii", "base64"):
+            reference: dict[str, Any] = {"data": form}
+            reference |= {"escapes": escapes} if escapes and form != "bytes" else {}
+            with suppress(UnicodeDecodeError):
+                beginning = write(reference, start if form in ("bytes", "base64") else characters)
+                if beginning in content and _find(content, whole := write(reference, data)) >= 0:
+                    yield reference, whole
+                    return
     values = (each for each in _list_values(content, tensors) if len(each[0]) >= _SHORTEST)
     for value, form, text in islice(values, _MOST_VALUES):
         at = _find(data, text)
         reference = {"data": form, "from": at, "to": at + len(text)}
         if at >= 0 and write(reference, data) == value:
             yield reference, value
+
+
+def _list_escapes(content: bytes) -> Iterator[dict[str, str]]:
+    yield {}
+    if b"\\" in content:
+        yield {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
 
 
 def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[bytes, str, bytes]]:
@@ -157,7 +162,7 @@ def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
     if form == "decoded":
         return b64decode(value)
     if form == "base64":
-        text = b64encode(value).decode()
+        text = msgspec.json.encode(value)[1:-1].decode()  # faster than binascii
     elif form in ("text", "ascii"):
         text = json.dumps(value.decode(), ensure_ascii=form == "ascii")[1:-1]
     else:

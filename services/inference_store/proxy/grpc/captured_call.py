@@ -1,19 +1,17 @@
-"""What forwarding reads of a gRPC call: the metadata to pass on, its method, and the few fields of
-messages that it needs: the model's name, the id, and the end of a request's answers.
-
-Other fields are skipped by their lengths: the contents of a tensor are never read.
+"""What forwarding reads of a gRPC call: the metadata to pass on, its method, and of messages the
+model's name, the id, and the end of a request's answers. The contents of a tensor are never read.
 """
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 from grpc import StatusCode
 
+from inference_store.grpc_messages import message, parsed
 from inference_store.proxy.exchange import Headers
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -55,68 +53,14 @@ async def abort(context: Context, code: StatusCode, details: str = "") -> NoRetu
         raise asyncio.CancelledError from exc
 
 
-Message: TypeAlias = bytes | memoryview
-MOST_FIELDS: Final = 1_000
-"""The most top-level fields that are read: all known writers put the names first."""
-_VARINT, _LENGTH = 0, 2
-_FIXED: Final = {1: 8, 5: 4}
-_LONGEST_VARINT: Final = 10
-
-
-def read_texts(message: Message, numbers: Collection[int]) -> Mapping[int, str]:
-    """Return the texts of these fields; of a repeated field the last one, as every parser does.
-
-    A field that is missing, empty or not UTF-8 is left out. If the message is broken, only
-    the fields before the break are read.
-    """
-    texts: dict[int, str] = {}
-    for number, value in dict(fields_of(message)).items():
-        if number in numbers and value:
-            with suppress(UnicodeDecodeError):
-                texts[number] = str(value, "utf-8")
-    return texts
-
-
-def fields_of(message: Message) -> Iterator[tuple[int, memoryview]]:
-    """Yield the number and the content of each length-delimited field; others are skipped."""
-    message = memoryview(message)
-    end = 0
-    for _ in range(MOST_FIELDS):
-        tag, start = _read_varint(message, end)
-        kind = tag & 7
-        if kind == _LENGTH:
-            size, start = _read_varint(message, start)
-            end = start + size
-        elif kind == _VARINT:
-            end = _read_varint(message, start)[1]
-        elif kind in _FIXED:
-            end = start + _FIXED[kind]
-        else:
-            return
-        if start < 0 or not 0 <= end <= len(message):
-            return
-        if kind == _LENGTH:
-            yield tag >> 3, message[start:end]
-
-
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and the position after it; -1 if it is cut off or too long."""
-    value = 0
-    for index, byte in enumerate(message[at : at + _LONGEST_VARINT] if at >= 0 else b""):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value, at + index + 1
-    return 0, -1
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A known method. Others are forwarded as streams both ways, which carry every arity."""
 
     unary: bool = True
-    model: int | None = None
-    """The number of the request's field that names the model; None if there is none."""
-    version: int | None = None
+    names: Sequence[str] = ()
+    """Where its request has the model and the version: at the numbers of these fields of
+    ModelReadyRequest, which are 1 and 2."""
 
 
 _V2: Final = "/inference.GRPCInferenceService/"
@@ -125,17 +69,17 @@ UNKNOWN: Final = Method(unary=False)
 STATUS, SHUTDOWN = f"{_OMI}Status", f"{_OMI}Shutdown"
 _OF_A_REPOSITORY: Final = {
     "RepositoryIndex": Method(),
-    "RepositoryModelLoad": Method(model=2),
-    "RepositoryModelUnload": Method(model=2),
+    "RepositoryModelLoad": Method(names=("version",)),
+    "RepositoryModelUnload": Method(names=("version",)),
 }
 _OF_A_SERVER: Final = ("ServerLive", "ServerReady", "ServerMetadata")
 # ModelConfig and ModelStatistics are Triton's own
 _OF_A_MODEL: Final = ("Ready", "Metadata", "Infer", "Config", "Statistics")
 METHODS: Final[Mapping[str, Method]] = {
     **{f"{_V2}{name}": Method() for name in _OF_A_SERVER},
-    **{f"{_V2}Model{name}": Method(model=1, version=2) for name in _OF_A_MODEL},
-    f"{_V2}ModelStreamInfer": Method(unary=False, model=1, version=2),
-    f"{_V2}TraceSetting": Method(model=2),
+    **{f"{_V2}Model{name}": Method(names=("name", "version")) for name in _OF_A_MODEL},
+    f"{_V2}ModelStreamInfer": Method(unary=False, names=("name", "version")),
+    f"{_V2}TraceSetting": Method(names=("version",)),
     **{
         f"{service}{name}": method
         for service in (_V2, "/inference.model_repository.ModelRepositoryService/")
@@ -145,22 +89,16 @@ METHODS: Final[Mapping[str, Method]] = {
 }
 
 
-def read_names(method: Method, message: bytes) -> tuple[str | None, str | None]:
+def read_names(method: Method, written: bytes) -> tuple[str | None, str | None]:
     """Return the model and the version that a request names; None for one that it does not name."""
-    if method.model is None:
+    if not method.names:
         return None, None
-    values = read_texts(message, {method.model, method.version or method.model})
-    return values.get(method.model), values.get(method.version) if method.version else None
+    read = _read_head(memoryview(written), "inference.ModelReadyRequest", last=2)
+    model, version = (*(getattr(read, name) or None for name in method.names), None)[:2]
+    return model, version
 
 
-_ID: Final = 3
-_PARAMETERS: Final = 4
-"""The same fields in ModelInferRequest and ModelInferResponse."""
-_ERROR, _INFER_RESPONSE = 1, 2
-"""All fields of Triton's ModelStreamInferResponse."""
 _LONGEST_ID: Final = 256
-_BOOLEANS: Final = {b"\x08\x01": True, b"\x08\x00": False}
-"""As an InferParameter holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,32 +110,66 @@ class AnswerHead:
     """Whether its request is answered now; None if it does not say."""
 
 
-def read_request(message: bytes) -> tuple[str, bool]:
+def read_request(written: bytes) -> tuple[str, bool]:
     """Return the id of a ModelInferRequest, and whether it asks the server to mark the end of its
     answers; of any bytes."""
-    return _read_id(message), _read_mark(message, "triton_enable_empty_final_response") is True
+    read = _read_head(memoryview(written))
+    return read.id[:_LONGEST_ID], _read_mark(read, "triton_enable_empty_final_response") is True
 
 
-def read_answer(message: bytes, dialect: str | None) -> AnswerHead:
+def read_answer(written: bytes, dialect: str | None) -> AnswerHead:
     """Read the head of an answer of MLServer, or of Triton if it has only the fields of its
-    message; any bytes. An error in Triton's message ends the request."""
-    answer: Message = message
-    fields = dict(fields_of(message))
-    is_error = False
-    if dialect == "triton" or (dialect is None and fields.keys() <= {_ERROR, _INFER_RESPONSE}):
-        is_error = bool(fields.get(_ERROR))
-        answer = fields.get(_INFER_RESPONSE, b"")
-    return AnswerHead(_read_id(answer), is_error or _read_mark(answer, "triton_final_response"))
+    message, a text and an answer; any bytes. An error in Triton's message ends the request."""
+    answer, is_error = memoryview(written), False
+    fields = {number: content for number, _, content in _list_fields(answer)}
+    if dialect == "triton" or (dialect is None and fields.keys() <= {1, 2}):
+        answer, is_error = fields.get(2, answer[:0]), bool(fields.get(1))
+    read = _read_head(answer)
+    return AnswerHead(read.id[:_LONGEST_ID], is_error or _read_mark(read, "triton_final_response"))
 
 
-def _read_id(message: Message) -> str:
-    return read_texts(message, {_ID}).get(_ID, "")[:_LONGEST_ID]
+def _read_mark(read: Any, name: str) -> bool | None:
+    mark = read.parameters.get(name)
+    return mark.bool_param if mark is not None and mark.HasField("bool_param") else None
 
 
-def _read_mark(message: Message, name: str) -> bool | None:
-    """Return a parameter that is a boolean; None if there is none."""
-    mark = None
-    for number, entry in fields_of(message):
-        if number == _PARAMETERS and read_texts(entry, {1}).get(1) == name:
-            mark = _BOOLEANS.get(bytes(dict(fields_of(entry)).get(2, b"")), mark)
-    return mark
+# The contents of tensors are skipped by their lengths, of requests and answers alike: parsed, they
+# could take many times their bytes in the process that serves.
+
+_MOST_FIELDS: Final = 1_000
+"""The most fields that are looked at: all known writers put the names first."""
+_LENGTH, _SIZES = 2, {1: 8, 5: 4}
+_LONGEST_VARINT: Final = 10
+
+
+def _read_head(
+    written: memoryview, name: str = "inference.ModelInferRequest", *, last: int = 4
+) -> Any:
+    """Read the fields up to the number `last` as a message: the model's name and version, the id
+    and the parameters; an empty one if they cannot be read."""
+    head = b"".join(raw for number, raw, _ in _list_fields(written) if number <= last)
+    return parsed(name, head) or message(name)()
+
+
+def _list_fields(written: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Yield the number of each field with a length, all of it, and its content; up to a break."""
+    end = 0
+    for _ in range(_MOST_FIELDS):
+        begin = end
+        tag, start = _read_varint(written, begin)
+        size, start = _read_varint(written, start) if tag & 7 in (0, _LENGTH) else (0, start)
+        end = start + (size if tag & 7 == _LENGTH else _SIZES.get(tag & 7, 0))
+        if start < 0 or end > len(written) or tag & 7 not in (0, _LENGTH, *_SIZES):
+            return
+        if tag & 7 == _LENGTH:
+            yield tag >> 3, written[begin:end], written[start:end]
+
+
+def _read_varint(written: memoryview, at: int) -> tuple[int, int]:
+    """Return a number and the position after it; -1 if it is cut off or too long."""
+    value = 0
+    for index, byte in enumerate(written[at : at + _LONGEST_VARINT] if at >= 0 else b""):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    return 0, -1

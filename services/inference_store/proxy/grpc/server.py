@@ -268,7 +268,7 @@ class Forwarding(grpc.GenericRpcHandler):
     async def _stream(self, path: str, method: Method, _: Any, context: Context) -> None:
         await self._calls.take(context)
         # its first message decides its upstream
-        first = await context.read() if len(self._channels) > 1 and method.model else None
+        first = await context.read() if len(self._channels) > 1 and method.names else None
         route = await self._choose(path, method, first, context)
         find = partial(self._find_route, path, method)  # each request names its model
         with self._record(route, find, path, context) as recorded:
@@ -298,7 +298,6 @@ class Forwarding(grpc.GenericRpcHandler):
         return route
 
     def _find_route(self, path: str, method: Method, first: Any) -> Route | None:
-        """Return the route by a request's message; None if no upstream serves the model."""
         model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
         route = self._find(path, *model_and_version)
         if route.upstream.name not in self._channels:
@@ -331,7 +330,6 @@ class Forwarding(grpc.GenericRpcHandler):
 
 
 def _options(route: Route, context: Context) -> dict[str, Any]:
-    """Return the options of a request: its metadata, and the time that is left for it."""
     # a stream may be endless, and an unknown call may be a stream
     is_single = route.call is not None and route.call.kind == "infer"
     limits = [route.upstream.read_seconds] if is_single else []

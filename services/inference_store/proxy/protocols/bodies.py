@@ -32,8 +32,6 @@ PARAMETERS: Final = "chariot-inference-parameters"
 
 
 class _Item(NamedTuple):
-    """One datum and its parameters."""
-
     data: bytes
     content_type: str | None
     problem: Problem | None = None
@@ -221,7 +219,6 @@ def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
 
 
 def _find_list(document: Document, *names: str) -> list[Json]:
-    """Return the first list with one of these names; empty if there is none."""
     lists = (document.members.get(name) for name in names)
     return next((value for value in lists if isinstance(value, list)), [])
 

@@ -31,8 +31,6 @@ _TASK_TYPES: Final[Mapping[Json, str]] = {
 
 
 class _Result(NamedTuple):
-    """The result in one output item."""
-
     answer: Inference
     """Without a datum."""
     files: Mapping[str, Json]
@@ -148,7 +146,6 @@ def describe_failure(answer: Any) -> str:
 
 
 def _build_datum(files: Mapping[str, bytes]) -> Inference:
-    """Return the only file; else all as JSON by name."""
     if len(files) == 1:
         return Inference(data=next(iter(files.values())))
     contents = {name: text_or_base64(files[name]) for name in sorted(files)}

@@ -89,7 +89,6 @@ class _Conversation:
 
 
 def _format_tool_calls(message: dict[str, Json]) -> list[str]:
-    """Return the calls of tools and of the older `function_call`, as `name(arguments)`."""
     functions = [call.get("function") for call in list_objects(message.get("tool_calls"))]
     is_call = message.get("type") == "function_call"
     calls = list_objects([*functions, message if is_call else message.get("function_call")])
@@ -124,8 +123,6 @@ def _read_address(address: Json) -> tuple[_Datum | None, str | None]:
 
 
 class _Request(NamedTuple):
-    """The data of a request."""
-
     data: Sequence[_Datum]
     """At least one; several only for a list of prompts."""
     problem: Problem | None = None
@@ -167,7 +164,6 @@ def _parse_chat(request: Document, name: str) -> _Request:
 
 
 def _parse_completion(prompt: Json, text: bytes | None) -> _Request:
-    """Parse a prompt: a text, a list of texts, a text's tokens, or a list of those."""
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
         (text,), (prompt,) = documents.elements(text, 1), prompt
     together = data_of(prompt, text)

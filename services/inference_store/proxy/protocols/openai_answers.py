@@ -164,7 +164,6 @@ def _join(delta: dict[str, Json], message: dict[str, Any], levels: int = _MOST_L
 
 
 def _finish(value: Any, levels: int = 2 * _MOST_LEVELS) -> Any:
-    """Return a value with its pieces joined."""
     if isinstance(value, _Pieces):
         return "".join(value)
     if isinstance(value, dict) and levels:

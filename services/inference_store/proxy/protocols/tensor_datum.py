@@ -14,11 +14,11 @@ An element is base64 if the input's `content_type` says so, and in vision if it 
 
 import re
 from base64 import b64encode
-from binascii import Error, a2b_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 
 from inference_store.inference.events import CaptureSide
@@ -104,6 +104,7 @@ def data_json(tensor: Tensor) -> bytes | None:
 
 
 _DATA_URL: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})?(?:;[^,]{0,200})?;base64,")
+_BASE64: Final = msgspec.json.Decoder(bytes)
 _LINE_ENDS: Final = b"\r\n"
 # A text may begin like one.
 _LIKE_A_TEXT: Final = "image/x-portable-anymap"
@@ -218,6 +219,8 @@ def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
     """Return the bytes of an element, and whether it is text; other JSON stays JSON."""
     if tensor.data is None:
         return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
+    if element.startswith(b'"') and b"\\" not in element:  # far faster
+        return element[1:-1], True
     value = value_of(element)
     return value.encode("utf-8", "surrogatepass") if type(value) is str else element, True
 
@@ -226,17 +229,16 @@ def _decode(element: bytes, is_from_text: bool, may_be_base64: bool) -> Datum:
     url = _DATA_URL.match(element)
     is_coded = may_be_base64 or _starts_with_image(element)
     coded = element[url.end() :] if url else element if is_coded else b""
-    data = _from_base64(coded.translate(None, _LINE_ENDS))
+    data = _from_base64(coded.translate(None, _LINE_ENDS) if b"\n" in coded else coded)
     if data:
         return Datum(data, url[1].decode() if url and url[1] else None)
     return Datum(element, TEXT if is_from_text else None)
 
 
 def _from_base64(text: bytes) -> bytes:
-    """Return the bytes of strict base64; none if it is not."""
-    try:
-        return a2b_base64(text, strict_mode=True)
-    except (Error, ValueError):
+    try:  # twice as fast as binascii
+        return b"" if b"\\" in text else _BASE64.decode(b'"%b"' % text)
+    except msgspec.DecodeError:
         return b""
 
 

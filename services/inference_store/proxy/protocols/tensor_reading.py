@@ -141,7 +141,6 @@ def _may_be_batch(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> b
 
 
 def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_Tensors] | None:
-    """Return the outputs of each inference; None if they do not match."""
     count = len(inputs)
     by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
     names = [part[0].name for part in inputs]
@@ -215,7 +214,6 @@ def _split_items(whole: Split) -> Split:
 
 
 def _transpose_elements(files: _Tensors) -> list[_Tensors] | None:
-    """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
     columns = [(tensor, bytes_values(tensor, MOST_INFERENCES) or ()) for tensor in files]
     counts = {len(elements) for _, elements in columns}
     if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:
@@ -282,7 +280,7 @@ def read_inferences(
 def _build_inference(
     request: InferRequest, share: Share, data: Datum, answer: WrittenJson | None
 ) -> Inference:
-    envelopes = _list_values("metadata", replace(request, inputs=share.inputs))
+    envelopes = _list_values("metadata", request, share.inputs)
     return Inference(
         data=data.data,
         data_content_type=data.content_type,
@@ -314,13 +312,14 @@ def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> Written
     return tensor_datum.envelope_json(members, response.parameters, "outputs", outputs, "response")
 
 
-def list_parameters(request: InferRequest) -> list[Parameters]:
-    """Return the parameters of a request, and of each of its inputs."""
-    return [request.parameters, *(tensor.parameters for tensor in request.inputs)]
+def list_parameters(request: InferRequest, inputs: _Tensors | None = None) -> list[Parameters]:
+    """Return the parameters of a request, and of each of its inputs, or of these."""
+    inputs = request.inputs if inputs is None else inputs
+    return [request.parameters, *(tensor.parameters for tensor in inputs)]
 
 
-def _list_values(name: str, request: InferRequest) -> list[bytes]:
-    return [holder[name] for holder in list_parameters(request) if name in holder]
+def _list_values(name: str, request: InferRequest, inputs: _Tensors | None = None) -> list[bytes]:
+    return [held[name] for held in list_parameters(request, inputs) if name in held]
 
 
 def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Message:
 
     def _head(self) -> dict[str, Any]:
         names = {"model": "model_name", "version": "model_version", "id": "id"}
-        parameters = cut_members(self._members.get("parameters", b"null"))
+        parameters = cut_members(self._members.get("parameters", b"{}"))
         return {it: self._read_text(names[it]) for it in names} | {"parameters": parameters}
 
     def _read_text(self, name: str) -> str | None:
@@ -103,7 +103,7 @@ class Message:
             name=_read_text(members.get("name", b"null")) or "",
             datatype=_read_text(members.get("datatype", b"null")) or "",
             shape=_read_shape(members.get("shape", b"null")),
-            parameters=cut_members(members.get("parameters", b"null")),
+            parameters=cut_members(members.get("parameters", b"{}")),
             data=None if members.get("data") == b"null" else members.get("data"),
         )
         size = tensor.parameters.get("binary_data_size", b"")
@@ -115,7 +115,6 @@ class Message:
 
 
 def _read_flat_tensor(name: str, text: bytes) -> Tensor:
-    """Return a member's value as a tensor; strings are BYTES, other values have no datatype."""
     data = text if text.startswith(b"[") else b"[" + text + b"]"
     shape = (len(cut_items(data)),)
     is_text = data[1:].lstrip().startswith(b'"')
@@ -129,7 +128,6 @@ def _read_text(text: bytes) -> str | None:
 
 
 def _read_shape(text: bytes) -> tuple[int, ...]:
-    """Return the dimensions; none if they are not whole numbers."""
     value = value_of(text) if len(text) <= _MOST_SHAPE else None
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return ()

@@ -54,7 +54,6 @@ def response_in(
 
 
 def _read_head(read: Any) -> dict[str, Any]:
-    """Return what a request and an answer have beside tensors."""
     names = {"model": read.model_name, "version": read.model_version, "id": read.id}
     parameters = _read_parameters(read.parameters)
     return {it: names[it] or None for it in names} | {"parameters": parameters}

@@ -29,7 +29,7 @@ async def main(most: float, waiting: int) -> None:
     print(captures.producer, flush=True)
     number = 0
     while not stop.is_set():
-        if number < most and captures.queued < waiting:
+        if number < most and captures.counts.queued < waiting:
             number += 1
             hand_over(captures, number)
         await asyncio.sleep(_PAUSE_SECONDS)

@@ -124,6 +124,6 @@ async def wait_until_published(captures: Captures, count: int, *, seconds: float
     """Wait until `count` exchanges are published, and none is queued."""
 
     async def ask() -> tuple[int, int]:
-        return captures.published, captures.queued
+        return captures.counts.published, captures.counts.queued
 
     await until(ask, lambda counts: counts == (count, 0), seconds=seconds)

@@ -61,7 +61,7 @@ def write(preparation: Preparation, chosen: ChosenExchange, sequence: int = 1) -
     """Write an exchange as single objects; what is read back from its segment is the same."""
     segment = Segment(chosen.model_id, prefix="captures", packed=False, opened=0.0)
     prepared = preparation.prepare(chosen, segment, "p", sequence)
-    segment.append(prepared.draft, prepared.events)
+    segment.append(prepared)
     segment.close()
     contents = read_segment(segment.tar)
     assert contents.events == prepared.events

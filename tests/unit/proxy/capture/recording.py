@@ -111,6 +111,7 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
             with BufferedReader(socket.SocketIO(self._socket, "r"), 4096) as source:
                 reader = Reader(source)
                 handshake = await asyncio.to_thread(reader.handshake)
+                assert handshake is not None
                 await Recorder(
                     handshake,
                     reader,

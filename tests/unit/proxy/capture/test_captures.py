@@ -73,7 +73,7 @@ async def test_every_exchange_is_published_once_under_its_own_sequence() -> None
         hand_over(captures, 60)
         assert hand_over_one(captures, exchange(request_body(b"one", b"two"), b"{}"))
         await wait_for_report(log, lambda report: report.published == 61)
-        assert captures._budget.held == 0
+        assert captures.budget.held == 0
     numbers = Counter(sequence for _, sequence, _ in log.events)
     assert numbers == Counter(range(1, 62)) + Counter([61])
     assert [event["batch_index"] for _, number, event in log.events if number == 61] == [0, 1]
@@ -92,12 +92,12 @@ async def test_does_not_count_calls_that_are_not_captured() -> None:
     async with run_captures(log) as captures:
         reservation = captures.begin(100)
         assert reservation is not None
-        assert captures._budget.held == 100 + OVERHEAD
+        assert captures.budget.held == 100 + OVERHEAD
         reservation.pass_through()
         reservation.finish(exchange(), ROUTE)
         forgotten = captures.begin(100)
         del reservation, forgotten
-        assert captures._budget.held == 0
+        assert captures.budget.held == 0
         report = await wait_for_report(log, lambda _: True)
     assert report.seen == 0
     assert log.events == []
@@ -112,7 +112,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_drops_are_counted(awa
         for _ in range(40):
             accepted += hand_over(captures, 10)
             # what an exchange becomes may be a little more than it was
-            assert captures._budget.held < 300_000
+            assert captures.budget.held < 300_000
             await asyncio.sleep(0)
         assert 5 < accepted < 100
         waits = captures.waits["object store" if away == "s3" else "kafka"]
@@ -120,7 +120,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_drops_are_counted(awa
         log.is_away = log.bucket.is_away = False
         report = await wait_for_report(log, lambda report: report.published == accepted)
         assert report.dropped == {"no_budget": 400 - accepted}
-        assert captures._budget.held == 0
+        assert captures.budget.held == 0
         assert hand_over(captures) == 1
         await wait_for_report(log, lambda report: report.published == accepted + 1)
     assert log.reports[-1].highest_sequence == 401
@@ -135,13 +135,13 @@ async def test_an_exchange_that_grows_waits_in_its_original_form() -> None:
         answer = orjson.dumps({"outputs": [{"data": "x" * 14_000}]})
         accepted = hand_over(captures, 100, answer=answer)
         assert 20 < accepted < 100
-        await wait_until_true(lambda: captures._budget.held > 200_000)
+        await wait_until_true(lambda: captures.budget.held > 200_000)
         waits = captures.waits["object store"]
         await until(waits, lambda why: why is not None)
-        assert captures._budget.held < 250_000
+        assert captures.budget.held < 250_000
         log.bucket.is_away = False
         await wait_for_report(log, lambda report: report.published == accepted)
-        assert captures._budget.held == 0
+        assert captures.budget.held == 0
 
 
 async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
@@ -174,7 +174,7 @@ async def test_counts_exchanges_that_cannot_become_events() -> None:
         assert hand_over_one(captures, exchange(response_headers=[("x", "y" * 200_000)]))
         hand_over(captures)
         report = await wait_for_report(log, lambda report: report.published == 1)
-        assert captures._budget.held == 0
+        assert captures.budget.held == 0
     assert report.dropped == {"unreadable": 1, "no_budget": 1}
     assert report.highest_sequence == 3
 
@@ -184,7 +184,7 @@ async def test_counts_events_that_kafka_refuses() -> None:
     async with run_captures(log) as captures:
         hand_over(captures, 2)
         report = await wait_for_report(log, lambda report: report.dropped.get("refused") == 2)
-        assert captures._budget.held == 0
+        assert captures.budget.held == 0
     assert (report.published, report.queued) == (0, 0)
 
 
@@ -315,14 +315,14 @@ async def test_heads_and_parts_count_against_the_budget() -> None:
         for head, held in ((OVERHEAD - 100, OVERHEAD + 10), (50_000, 50_010)):
             reservation = captures.begin(10, head)
             assert reservation is not None
-            assert captures._budget.held == held, head
+            assert captures.budget.held == held, head
             reservation.pass_through()
         reservation = captures.begin(0)
         assert reservation is not None
         assert all(reservation.reserve_more(1) for _ in range(10))
-        assert captures._budget.held == OVERHEAD + 10 * (1 + PART)
+        assert captures.budget.held == OVERHEAD + 10 * (1 + PART)
         reservation.pass_through()
-        assert captures._budget.held == 0
+        assert captures.budget.held == 0
 
 
 class Silent:

@@ -126,10 +126,10 @@ def test_a_process_gets_the_settings_with_their_secrets(monkeypatch: pytest.Monk
     raw = handshake.frame()
     monkeypatch.setenv("INFERENCE_STORE_PROXY_SPOOL", "off")
     came = make_reader(raw).handshake()
+    assert came is not None
     assert came.settings.model_dump() == proxy_settings.model_dump()
     assert came.models == CONFIGURATION.models
-    with pytest.raises(EOFError):
-        make_reader(raw[:10]).handshake()
+    assert make_reader(raw[:10]).handshake() is None
 
 
 # JSON nested as deep as it can be read, at any place of a request or an answer, is captured.

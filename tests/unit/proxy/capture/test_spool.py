@@ -18,9 +18,8 @@ from inference_store.inference.tar import BLOCK, END, Entry, iterate_entries
 from inference_store.platform.metrics import SPOOL_TROUBLE
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
-from inference_store.proxy.capture.prepare import Prepared
 from inference_store.proxy.capture.registrations import Work
-from inference_store.proxy.capture.segments import Event, Segment, cut_segment, read_segment
+from inference_store.proxy.capture.segments import Draft, Event, Segment, cut_segment, read_segment
 from inference_store.proxy.capture.spool import (
     Folder,
     Room,
@@ -42,7 +41,7 @@ def make_counts(producer: str = "p") -> Counts:
     return Counts(producer, producer, datetime.now(UTC))
 
 
-def lay_out(segment: Segment, sequence: int, *data: bytes) -> Prepared:
+def lay_out(segment: Segment, sequence: int, *data: bytes) -> Draft:
     preparation = make_preparation()
     data = data or (b"datum",)
     sample = exchange(request_body(*data), response_body(*(0.5 for _ in data)))
@@ -56,7 +55,7 @@ def make_segment(*sequences: int, packed: bool = True, data: tuple[bytes, ...] =
     segment = Segment("m", prefix="captures", packed=packed, opened=0.0)
     for sequence in sequences:
         prepared = lay_out(segment, sequence, *data)
-        segment.append(prepared.draft, prepared.events)
+        segment.append(prepared)
     segment.close()
     return segment
 
@@ -67,9 +66,7 @@ def open_folder(root: Path, *, limit: int = 10**6, producer: str = "p") -> Folde
 
 
 def take(folder: Folder) -> Spooled:
-    spooled = folder.take()
-    assert spooled is not None
-    return spooled
+    return folder.unclaimed.popleft()
 
 
 def list_entries(tar: bytes) -> list[Entry]:
@@ -154,7 +151,7 @@ def test_a_damaged_exchange_costs_no_other() -> None:
 def test_each_segment_is_taken_once_and_gone_when_it_is_published(spool: Folder) -> None:
     assert all(spool.write(make_segment(number, number + 10)) for number in range(1, 6))
     taken = [take(spool) for _ in range(5)]
-    assert spool.take() is None
+    assert not spool.unclaimed
     assert spool.waiting == 10
     listed = set[int]().union(*map(list_sequences, taken))
     assert listed == {*range(1, 6), *range(11, 16)}
@@ -162,7 +159,7 @@ def test_each_segment_is_taken_once_and_gone_when_it_is_published(spool: Folder)
         spool.remove(spooled)
     assert spool.waiting == 0
     assert spool.write(make_segment(6))
-    assert spool.take() is not None
+    take(spool)
 
 
 def test_exchanges_are_on_disk_before_their_segment_is_closed(tmp_path: Path) -> None:
@@ -170,8 +167,8 @@ def test_exchanges_are_on_disk_before_their_segment_is_closed(tmp_path: Path) ->
     segment = Segment("m", prefix="captures", packed=True, opened=0.0)
     assert folder.open(segment)
     for sequence in (1, 2):
-        assert folder.append(segment, lay_out(segment, sequence).draft)
-    assert folder.take() is None
+        assert folder.append(segment, lay_out(segment, sequence))
+    assert not folder.unclaimed
     (path,) = tmp_path.glob("*/*.tar")
     path.write_bytes(path.read_bytes() + b"half of the next")
     segment.close()
@@ -190,9 +187,9 @@ def test_a_full_disk_leaves_what_was_written(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, limit=6000)
     segment = Segment("m", prefix="captures", packed=True, opened=0.0)
     assert folder.open(segment)
-    assert folder.append(segment, lay_out(segment, 1).draft)
+    assert folder.append(segment, lay_out(segment, 1))
     before = segment.size
-    assert not folder.append(segment, lay_out(segment, 2, b"x" * 6000).draft)
+    assert not folder.append(segment, lay_out(segment, 2, b"x" * 6000))
     assert (segment.size, segment.exchanges) == (before, 1)
     folder.close_segment(segment)
     assert list_sequences(take(folder)) == {1}
@@ -299,7 +296,7 @@ def test_does_not_publish_again_if_removing_fails(spool: Folder) -> None:
     assert second.path != first.path
     spool.remove(second)
     assert spool.waiting == 0
-    assert spool.take() is None
+    assert not spool.unclaimed
 
 
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]
