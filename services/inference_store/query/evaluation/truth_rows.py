@@ -1,0 +1,177 @@
+"""What is true beside what was predicted, as rows that the aggregate builder adds up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    FromClause,
+    Select,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+
+from inference_store.index.tables import inference, prediction, truth, truth_set
+from inference_store.query.aggregates.operands import Operand
+from inference_store.query.deadline import ScanRange, bind_one
+from inference_store.query.filters.typed import Kind
+from inference_store.query.properties import Stored
+
+Rows: TypeAlias = Callable[[ScanRange], Select[Any]]
+
+
+def column(rows: Rows, name: str, kind: Kind, stored: Stored = "other") -> Operand:
+    """Return a column of such rows as an operand; a label is a text that is stored `whole`."""
+    return Operand("rows", name, kind, stored=stored, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """The sets that count: one of each inference. `several`: there are sets of several sources, of
+    which the one that was written last counts; `share`: of the inferences, by a hash of the uid."""
+
+    source: str | None = None
+    several: bool = True
+    share: float = 1.0
+
+    def __call__(self, here: ScanRange) -> Select[Any]:
+        row = truth_set.alias()
+        sets = select(row).where(here.of(row))
+        if self.share < 1:
+            hashed = func.uuid_hash_extended(row.c.uid, bind_one(0, BigInteger()))
+            least = int((2 * self.share - 1) * 2**63)
+            sets = sets.where(hashed < bind_one(least, BigInteger()))
+        if self.source is not None:
+            return sets.where(row.c.source == bind_one(self.source, row.c.source.type))
+        if not self.several:
+            return sets
+        newest = row.c.at.desc(), row.c.source.desc()
+        return sets.distinct(row.c.model, row.c.uid).order_by(row.c.model, row.c.uid, *newest)
+
+    def join_items(self, here: ScanRange, item: FromClause) -> FromClause:
+        """Return the sets with what is true by them."""
+        sets = self(here).subquery()
+        of_set = and_(here.of(item), item.c.uid == sets.c.uid, item.c.source == sets.c.source)
+        return sets.join(item, of_set)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """What is true, by the task that it is of."""
+
+    sets: Sets
+
+    def __call__(self, here: ScanRange) -> Select[Any]:
+        item = truth.alias()
+        box, number = item.c.xmin.is_not(None), item.c.value.is_not(None)
+        kind: ColumnElement[Any] = case(
+            (box, literal_column("'boxes'")),
+            (number, literal_column("'numbers'")),
+            else_=literal_column("'labels'"),
+        )
+        return select(item.c.model, item.c.uid, kind.label("kind")).select_from(
+            self.sets.join_items(here, item)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Inferences whose set has a label, and what the model said: its `top_label`, or nothing."""
+
+    sets: Sets
+
+    def __call__(self, here: ScanRange) -> Select[Any]:
+        true, said = self.sets(here).subquery(), inference.alias()
+        right = func.coalesce(true.c.label == said.c.top_label, false())
+        return (
+            select(
+                *(true.c.model, true.c.uid, true.c.label.label("truth")),
+                *(said.c.top_label.label("predicted"), said.c.top_score.label("score")),
+                right.label("right"),
+            )
+            .join_from(true, said, and_(here.of(said), said.c.uid == true.c.uid))
+            .where(true.c.label.is_not(None))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Numbers that are true, each beside the predicted one of the same place in its inference."""
+
+    sets: Sets
+
+    def __call__(self, here: ScanRange) -> Select[Any]:
+        item, said = truth.alias(), prediction.alias()
+        same = and_(said.c.uid == item.c.uid, said.c.ordinal == item.c.ordinal)
+        error = said.c.value - item.c.value
+        return (
+            select(
+                *(item.c.model, item.c.uid, item.c.value.label("truth")),
+                *(error.label("error"), func.abs(error).label("distance")),
+            )
+            .select_from(self.sets.join_items(here, item).join(said, and_(here.of(said), same)))
+            .where(error.is_not(None))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Inferences with truth; how many boxes each has to match, and its uid and whether its truth is
+    complete, as bytes."""
+
+    sets: Sets
+
+    def __call__(self, here: ScanRange) -> Select[Any]:
+        true, said = self.sets(here).subquery(), inference.alias()
+        boxes = true.c.item_count + func.coalesce(said.c.prediction_count, 0)
+        image = _join(func.uuid_send(true.c.uid), func.boolsend(true.c.complete))
+        return select(
+            *(true.c.model, true.c.uid),
+            *(boxes.label("boxes"), image.label("image")),
+        ).join_from(true, said, and_(here.of(said), said.c.uid == true.c.uid))
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Boxes as bytes, of what is `true` or of what was predicted; NULL: its area is unknown.
+
+    `label`: only those of it.
+    """
+
+    sets: Sets
+    true: bool
+    label: int | None = None
+
+    def __call__(self, here: ScanRange) -> Select[Any]:
+        item = (truth if self.true else prediction).alias()
+        if self.true:
+            rows = self.sets.join_items(here, item)
+        else:
+            sets = self.sets(here).subquery()
+            rows = sets.join(item, and_(here.of(item), item.c.uid == sets.c.uid))
+        nothing: Any = literal(0.0, Double())
+        score = nothing if self.true else func.coalesce(item.c.score, nothing)
+        corners = (item.c.xmin, item.c.ymin, item.c.xmax, item.c.ymax)
+        box = _join(
+            func.uuid_send(item.c.uid),
+            func.int4send(item.c.ordinal),
+            func.int4send(func.coalesce(item.c.label, 0)),
+            *(func.float8send(cast(one, Double())) for one in (*corners, score)),
+        )
+        placed = case((item.c.area.is_not(None), box))
+        some = select(item.c.model, item.c.uid, placed.label("box")).select_from(rows)
+        return some if self.label is None else some.where(item.c.label == self.label)
+
+
+def _join(*parts: ColumnElement[Any]) -> ColumnElement[Any]:
+    return reduce(lambda joined, part: joined.op("||")(part), parts)
