@@ -20,6 +20,7 @@ from sqlalchemy import (
     literal_column,
     select,
 )
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from inference_store.index.tables import inference, prediction, truth, truth_set
 from inference_store.query.aggregates.operands import Operand
@@ -56,7 +57,8 @@ class Sets:
         if not self.several:
             return sets
         newest = row.c.at.desc(), row.c.source.desc()
-        return sets.distinct(row.c.model, row.c.uid).order_by(row.c.model, row.c.uid, *newest)
+        once = sets.ext(distinct_on(row.c.model, row.c.uid))
+        return once.order_by(row.c.model, row.c.uid, *newest)
 
     def join_items(self, here: ScanRange, item: FromClause) -> FromClause:
         """Return the sets with what is true by them."""
