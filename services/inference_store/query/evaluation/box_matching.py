@@ -150,7 +150,7 @@ def _describe(boxes: Any) -> Iterator[dict[str, Any]]:
 
 def _resample(counts: Any) -> tuple[float, float] | None:
     """Return the middle 95 % of F1 of as many images taken at random, again and again; None of
-    fewer than two images, or if one of these has no F1."""
+    fewer than two images, or without boxes."""
     random, number = np.random.default_rng(_SEED), counts.shape[1]
     if number < 2:
         return None
@@ -158,9 +158,10 @@ def _resample(counts: Any) -> tuple[float, float] | None:
     times = (np.bincount(some, minlength=number) for some in taken)
     found, wrong, missed = np.stack([counts @ one for one in times], axis=1)
     whole = 2 * found + wrong + missed
-    if not whole.all():
+    some = whole > 0  # not only images without boxes
+    if not some.any():
         return None
-    low, high = np.percentile(2 * found / whole, [2.5, 97.5])
+    low, high = np.percentile(2 * found[some] / whole[some], [2.5, 97.5])
     return float(low), float(high)
 
 

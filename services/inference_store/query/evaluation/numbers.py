@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from math import sqrt
-from typing import Any
+from math import isfinite, sqrt
+from typing import Any, NamedTuple
 
 from inference_store.query.aggregates.bins import WIDE, quotient
 from inference_store.query.aggregates.statement import NUMBER, Column
@@ -11,42 +11,72 @@ from inference_store.query.aggregates.statement import NUMBER, Column
 from .asking import Asked
 from .evaluation import Figure, NumbersReport, Slices
 from .figures import around_mean, divide
-from .truth_rows import Values, column
+from .truth_rows import Rows, Values, column
+
+_ZERO = Decimal(0)
+
+
+class Sums(NamedTuple):
+    """Exact sums of what is true, of the errors, and of their squares and sizes."""
+
+    truth: Decimal = _ZERO
+    truth_squares: Decimal = _ZERO
+    error: Decimal = _ZERO
+    error_squares: Decimal = _ZERO
+    distance: Decimal = _ZERO
 
 
 async def evaluate_numbers(asked: Asked) -> tuple[NumbersReport, Slices | None]:
     """Return the report, and the mean distance of each slice."""
     rows = Values(asked.sets)
+    columns = _list_columns(rows)
+    found = (await asked.add_up(rows, columns)).get((), {NUMBER: 0})
+    report = report_numbers(found[NUMBER], _read(columns, found))
+    slices = await asked.add_up_slices(rows, *columns)
+    return report, asked.show_slices(
+        "mae", report.mae, slices, lambda sums: _find_mae(sums[NUMBER], _read(columns, sums))
+    )
+
+
+def _list_columns(rows: Rows) -> tuple[Column, ...]:
     truth, error, distance = (
         column(rows, name, "number", "exact") for name in ("truth", "error", "distance")
     )
-    total, squares = Column(truth, "total"), Column(truth, "squares")
-    errors, squared, far = (
-        Column(error, "total"),
-        Column(error, "squares"),
-        Column(distance, "total"),
-    )
-    columns = total, squares, errors, squared, far
-    sums: Mapping[Column, Any] = (await asked.add_up(rows, columns)).get((), {NUMBER: 0})
-    number = sums[NUMBER]
-    of_truth, of_squares, of_errors, of_squared, of_far = (
-        sums.get(one) or Decimal(0) for one in columns
-    )
-    # exact: the difference of two large sums
-    spread = WIDE.subtract(WIDE.multiply(number, of_squares), WIDE.multiply(of_truth, of_truth))
-    report = NumbersReport(
-        mae=_mean(number, of_far, of_squared),
-        rmse=sqrt(float(of_squared) / number) if number else None,
-        bias=_mean(number, of_errors, of_squared),
-        r2=1 - float(quotient(WIDE.multiply(number, of_squared), spread)) if spread else None,
-    )
-    found = await asked.add_up_slices(rows, far, squared)
-    return report, asked.show_slices(
-        "mae", report.mae, found, lambda of: _mean(of[NUMBER], of[far], of[squared])
+    return (
+        *(Column(truth, "total"), Column(truth, "squares")),
+        *(Column(error, "total"), Column(error, "squares"), Column(distance, "total")),
     )
 
 
-def _mean(number: int, total: Decimal, squares: Decimal) -> Figure:
-    mean = divide(float(total), number)
-    interval = around_mean(number, float(total), float(squares))
+def _read(columns: tuple[Column, ...], sums: Mapping[Column, Any]) -> Sums:
+    return Sums(*(sums.get(one) or _ZERO for one in columns))
+
+
+def report_numbers(number: int, sums: Sums) -> NumbersReport:
+    """Return the figures of so many pairs."""
+    # exact, for it is the small difference of large numbers
+    spread = WIDE.subtract(
+        WIDE.multiply(number, sums.truth_squares), WIDE.multiply(sums.truth, sums.truth)
+    )
+    unexplained = WIDE.multiply(number, sums.error_squares)
+    return NumbersReport(
+        mae=_find_mae(number, sums),
+        rmse=_finite(sqrt(float(sums.error_squares) / number)) if number else None,
+        bias=_find_mean(number, sums.error, sums.error_squares),
+        r2=_finite(1 - float(quotient(unexplained, spread))) if spread else None,
+    )
+
+
+def _find_mae(number: int, sums: Sums) -> Figure:
+    return _find_mean(number, sums.distance, sums.error_squares)
+
+
+def _find_mean(number: int, total: Decimal, squares: Decimal) -> Figure:
+    mean, interval = divide(float(total), number), around_mean(number, float(total), float(squares))
+    if mean is None or not isfinite(mean) or not all(map(isfinite, interval or ())):
+        return Figure(value=None, interval=None, n=number)  # beyond what JSON's numbers can say
     return Figure(value=mean, interval=interval, n=number)
+
+
+def _finite(number: float) -> float | None:
+    return number if isfinite(number) else None

@@ -63,6 +63,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/v1/inferences/query"): Row(READ, SOME, 200, {}),
     ("POST", "/v1/inferences/count"): Row(READ, SOME, 200, {}),
     ("POST", f"{_M}/inferences/aggregate"): Row(READ, MODEL, 200, {}),
+    ("POST", f"{_M}/inferences/evaluate"): Row(READ, MODEL, 200, {}),
     ("POST", "/v1/inferences/aggregate"): Row(
         READ, SOME, 200, {"group_by": ["model_id", "project_id"]}
     ),
