@@ -76,6 +76,7 @@ export const FIGURES = { accuracy: "Accuracy", f1: "F1", mae: "Mean absolute err
 export interface Row {
   name: string;
   href: string;
+  labelled: number;
   figure: Figure;
   worse: string;
   tooFew: boolean;
@@ -95,6 +96,7 @@ export function listSlices(link: Link, { items, figure }: Slices, whole: number 
   const rows = items.map((one) => ({
     name: writeValue(one.value),
     href: one.filter === null ? "" : toExplore(link, one.filter),
+    labelled: one.labelled,
     figure: one.figure,
     worse: one.worse === null ? "" : writeWorse(one.worse, isShare),
     tooFew: one.too_few,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from inference_store_client.evaluating import EvaluationOptions, evaluate
-from inference_store_client.tables import Table
+from inference_store_client.tables import Table, measure, pick
 from inference_store_client.transport import run
 
 from .arguments import IMPATIENT, add_conditions, add_store, make_question, open_store
@@ -71,18 +71,16 @@ def _describe(answer: Mapping[str, Any]) -> Iterator[str]:
             {**one, slices["by"]: one["value"], figure: one["figure"]} for one in slices["items"]
         ]
         for row in rows:
-            row["n"] = f"{row['figure']['n']:,}" + (" (too few)" if row["too_few"] else "")
+            row["n"] = f"{row['labelled']:,}" + (" (too few)" if row["too_few"] else "")
         yield from _tabulate(rows, (slices["by"], "n", figure, "worse"))
         if slices["others"]:
             yield f"{slices['others']:,} more slices"
 
 
 def _tabulate(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Iterator[str]:
-    shown = [
-        {name: row[name] if name in columns[:1] else _show(row[name]) for name in columns}
-        for row in rows
-    ]
-    table = Table.fit(columns, shown)
+    shown = [{name: _show(row[name]) for name in columns} for row in rows]
+    widths = [max(map(measure, [name, *(pick(row, name) for row in shown)])) for name in columns]
+    table = Table(columns, widths)
     yield table.format_head()
     yield from map(table.format_row, shown)
 

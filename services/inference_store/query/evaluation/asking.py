@@ -62,6 +62,7 @@ class Asked:
                 Slice(
                     value=format_value(dimension, key[0]),
                     filter=find_group(by, dimension, key[0]),
+                    labelled=found[key][NUMBER],
                     figure=figure,
                     worse=_compare(name, whole.value, figure.value),
                     too_few=found[key][NUMBER] < FEW,

@@ -194,6 +194,8 @@ class Slice(Stored):
     """Null: they have none."""
     filter: str | None = Field(examples=["camera = 'hallway'"])
     """Finds its inferences, beside the conditions of the request; null where no filter can."""
+    labelled: int
+    """How many there are with truth."""
     figure: Figure
     worse: float | None
     """How much worse the figure is than that of the whole."""
