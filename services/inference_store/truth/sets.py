@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ARRAY, Text, delete, func, literal, select, tuple_
@@ -51,6 +51,18 @@ class StoredSet:
 
     set: TruthSet
     revision: int
+    by: str
+    at: datetime
+
+
+class NewRow(NamedTuple):
+    """A set to write, and where its document lies."""
+
+    key: Key
+    set: TruthSet
+    revision: int
+    hash: bytes
+    place: str
     by: str
     at: datetime
 
@@ -127,13 +139,14 @@ class TruthWriter:
         ]
         places = await self.put(registration.model_id, at, documents)
         replaced = [key for key in contents if key in stored]
-        await _delete_rows(connection, model, replaced)
+        await delete_rows(connection, model, replaced)
         await enqueue_superseded(connection, model, sorted({uid for uid, _ in replaced}))
         rows = [
-            (key, wanted[key], written.changed[key], hash_content(content), place)
+            NewRow(key, wanted[key], written.changed[key], hash_content(content), place, by, at)
             for (key, content), place in zip(contents.items(), places, strict=True)
         ]
-        await self._copy(connection, model, rows, by, at)
+        await self.copy(connection, model, rows)
+        await copy_rows(connection, blob_reference, [(r.place, model, r.key[0]) for r in rows])
         return written
 
     async def put(self, model_id: str, at: datetime, documents: Sequence[bytes]) -> list[str]:
@@ -149,17 +162,11 @@ class TruthWriter:
             item.label is None or number(model, item.label) is not None for item in one.items
         )
 
-    async def _copy(
-        self,
-        connection: AsyncConnection,
-        model: int,
-        written: Sequence[tuple[Key, TruthSet, int, bytes, str]],
-        by: str,
-        at: datetime,
-    ) -> None:
+    async def copy(self, connection: AsyncConnection, model: int, rows: Sequence[NewRow]) -> None:
+        """Write the rows of sets, of which nothing is stored."""
         sets: list[tuple[Any, ...]] = []
         items: list[tuple[Any, ...]] = []
-        for (uid, source), one, revision, hash, place in written:
+        for (uid, source), one, revision, hash, place, by, at in rows:
             labels = [self._number(model, item) for item in one.items]
             first = next((number for number in labels if number is not None), None)
             about = (revision, one.complete, first, len(labels), by, at, hash, place)
@@ -168,8 +175,6 @@ class TruthWriter:
                 items.append((model, uid, source, ordinal, number, *_describe(item)))
         await copy_rows(connection, truth_set, sets)
         await copy_rows(connection, truth, items)
-        references = [(place, model, uid) for (uid, _), _, _, _, place in written]
-        await copy_rows(connection, blob_reference, references)
 
     def _number(self, model: int, item: TruthItem) -> int | None:
         return None if item.label is None else self._dictionary.labels.number(model, item.label)
@@ -225,7 +230,7 @@ async def delete_truth(
     if (uid, source) not in stored:
         raise NotFound(f"The inference has no ground truth of the source {source!r}.")
     require_revision("The ground truth", stored[uid, source][0], revision)
-    await _delete_rows(connection, model, [(uid, source)])
+    await delete_rows(connection, model, [(uid, source)])
     await enqueue_superseded(connection, model, [uid])
 
 
@@ -255,7 +260,8 @@ async def _find_stored(
     return {(row.uid, row.source): (row.revision, bytes(row.content_hash)) for row in rows}
 
 
-async def _delete_rows(connection: AsyncConnection, model: int, keys: Sequence[Key]) -> None:
+async def delete_rows(connection: AsyncConnection, model: int, keys: Sequence[Key]) -> None:
+    """Delete the rows of sets; their documents stay."""
     if not keys:
         return
     columns = (
