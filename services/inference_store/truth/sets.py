@@ -32,7 +32,6 @@ from inference_store.index.tables import (
     blob_reference,
     erasing,
     inference,
-    label,
     truth,
     truth_set,
 )
@@ -47,16 +46,6 @@ from .documents import TruthItem, TruthSet, encode_document, hash_content, lay_o
 Key: TypeAlias = tuple[UUID, str]
 """An inference of the model, and a source."""
 _TRIES: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSet:
-    """A set as it is stored."""
-
-    set: TruthSet
-    revision: int
-    by: str
-    at: datetime
 
 
 class NewRow(NamedTuple):
@@ -331,24 +320,3 @@ async def delete_rows(connection: AsyncConnection, model: int, keys: Sequence[Ke
     for table in (truth, truth_set):
         own = (among(table, model, uids), tuple_(table.c.uid, table.c.source).in_(listed))
         await connection.execute(delete(table).where(*own))
-
-
-async def find_sets(
-    connection: AsyncConnection, model: int, uids: Sequence[UUID]
-) -> dict[UUID, list[StoredSet]]:
-    """Return the sets of inferences, in the order of their sources."""
-    here, sets = truth.c, truth_set.c
-    columns = (here.xmin, here.ymin, here.xmax, here.ymax, here.text, here.value)
-    query = select(here.uid, here.source, label.c.name, *columns)
-    query = query.select_from(truth.outerjoin(label, label.c.label == here.label))
-    query = query.where(among(truth, model, uids)).order_by(here.uid, here.source, here.ordinal)
-    items: dict[Key, list[TruthItem]] = {}
-    for uid, source, name, *box, text, value in await connection.execute(query):
-        item = TruthItem(name, None if box[0] is None else tuple(box), text, value)
-        items.setdefault((uid, source), []).append(item)
-    named = select(truth_set).where(among(truth_set, model, uids))
-    found: dict[UUID, list[StoredSet]] = {}
-    for row in await connection.execute(named.order_by(sets.uid, sets.source)):
-        one = TruthSet(items.get((row.uid, row.source), []), row.source, row.complete)
-        found.setdefault(row.uid, []).append(StoredSet(one, row.revision, row.by, row.at))
-    return found

@@ -155,6 +155,22 @@ async def test_filters(api: Api, distinct: bool) -> None:
     assert await api.find_ids(sort="truth_label") == [*"abc", *"de"]
 
 
+async def test_beside_inferences(api: Api) -> None:
+    await api.store(NewInference("one"), NewInference("two", at(1)))
+    await put(api, "one", _BOX)
+    shown = (await api.read(make_path("one")))["sets"]
+    for more in ({"include": ["ground_truth"]}, {"fields": ["ground_truth"]}):
+        items = (await api.ask(f"{_M}/inferences/query", more))["items"]
+        assert [item["ground_truth"] for item in items] == [[], shown]
+    path = f"{_M}/inferences/one?include=ground_truth"
+    assert (await api.read(path))["ground_truth"] == shown
+    assert "ground_truth" not in await api.read(f"{_M}/inferences/one")
+    for kind in ("application/x-ndjson", "text/csv"):
+        body = {"fields": ["ground_truth"], "filter": "has_truth"}
+        lines = await api.post(f"{_M}/inferences/query", json=body, headers={"Accept": kind})
+        assert lines.text.count("planted-4711") == 1, lines.text
+
+
 async def test_nothing_is_true_of_what_arrives(api: Api) -> None:
     arriving = NewInference("new", predictions=[("car", 0.9)])
     await api.store(NewInference("one"))
