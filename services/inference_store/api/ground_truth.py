@@ -1,6 +1,5 @@
 """Ground truth: what is true of an inference."""
 
-from datetime import datetime
 from typing import Annotated, Self
 from uuid import UUID
 
@@ -24,6 +23,7 @@ from inference_store.inference.field_docs import (
     WrongField,
 )
 from inference_store.query import lookup
+from inference_store.query.read import GROUND_TRUTH, read
 from inference_store.truth.documents import (
     MOST_ITEMS,
     MOST_SOURCE,
@@ -32,18 +32,13 @@ from inference_store.truth.documents import (
     TruthItem,
     TruthSet,
 )
-from inference_store.truth.sets import (
-    StoredSet,
-    TruthWriter,
-    delete_truth,
-    find_sets,
-    put_truth,
-)
+from inference_store.truth.sets import TruthWriter, delete_truth, put_truth
 
 from .access import Access, Asking
 from .answer import Answer, Shown
 from .dependencies import IfMatch, LookingUp
-from .http import INFERENCE, InferenceId, ModelId
+from .http import INFERENCE, InferenceId, ModelId, exact_json
+from .inference_models import ShownTruth
 from .routing import Router
 
 Source = Annotated[Text, Field(min_length=1, max_length=MOST_SOURCE)]
@@ -101,30 +96,6 @@ class TruthBody(Body):
         return TruthSet(items, self.source, self.complete)
 
 
-class ShownTruthItem(Shown):
-    """One thing that is there."""
-
-    label: str | None
-    box: list[float] | None
-    """xmin, ymin, xmax, ymax in pixels, y down."""
-    text: str | None
-    value: Exact | None
-
-
-class ShownTruth(Shown):
-    """What one source says of an inference."""
-
-    source: str
-    complete: bool
-    """Whether `items` name all there is."""
-    revision: int
-    """Raised each time that the set is replaced."""
-    by: str
-    """Who set it."""
-    at: datetime
-    items: list[ShownTruthItem]
-
-
 class TruthSets(Shown):
     """The ground truth of an inference."""
 
@@ -133,25 +104,12 @@ class TruthSets(Shown):
     """One for each source, in the order of their names; none: nothing is known."""
 
 
-def show_truth(stored: StoredSet) -> ShownTruth:
-    """Return a set for an answer."""
-    items = [
-        ShownTruthItem(
-            label=item.label,
-            box=None if item.box is None else list(item.box),
-            text=item.text,
-            value=item.value,
-        )
-        for item in stored.set.items
-    ]
-    return ShownTruth(
-        source=stored.set.source,
-        complete=stored.set.complete,
-        revision=stored.revision,
-        by=stored.by,
-        at=stored.at,
-        items=items,
-    )
+async def _read(connection: AsyncConnection, model: int, uid: UUID) -> list[ShownTruth]:
+    inferences = await read(connection, model, [uid], include=[GROUND_TRUTH])
+    if not inferences:
+        raise NotFound("The inference has just been deleted.")
+    sets = exact_json((inferences[0].truth or "[]").encode())
+    return [ShownTruth.model_validate(one) for one in sets]
 
 
 router = Router("inferences")
@@ -181,11 +139,11 @@ async def put_ground_truth(
     by = access.who.actor
     await put_truth(writer, registration, uid, one, by=by, revision=if_match, note=note)
     async with access.engine.connect() as connection:
-        sets = await find_sets(connection, registration.model, [uid])
-    mine = [stored for stored in sets.get(uid, ()) if stored.set.source == one.source]
+        sets = await _read(connection, registration.model, uid)
+    mine = [stored for stored in sets if stored.source == one.source]
     if not mine:
         raise NotFound("The ground truth has just been deleted.")
-    return Answer(show_truth(mine[0]), revision=mine[0].revision)
+    return Answer(mine[0], revision=mine[0].revision)
 
 
 @router.add(f"GET {_TRUTH}", Right.READ, "Read ground truth")
@@ -195,9 +153,9 @@ async def get_ground_truth(
     """The ground truth of the newest inference of that id. The ETag is the revision of the set, if
     there is one alone."""
     registration, uids = await access.find_inferences(connection, model_id, inference_id)
-    sets = (await find_sets(connection, registration.model, uids[:1])).get(uids[0], [])
+    sets = await _read(connection, registration.model, uids[0])
     revision = sets[0].revision if len(sets) == 1 else None
-    return Answer(TruthSets(uid=uids[0], sets=[*map(show_truth, sets)]), revision=revision)
+    return Answer(TruthSets(uid=uids[0], sets=sets), revision=revision)
 
 
 @router.add(
