@@ -61,7 +61,7 @@ class Asked:
             items.append(
                 Slice(
                     value=format_value(dimension, key[0]),
-                    filter=find_group(by, dimension, key[0]),
+                    filter=find_group(by, dimension, key[0], self.evaluation.source),
                     labelled=found[key][NUMBER],
                     figure=figure,
                     worse=_compare(name, whole.value, figure.value),

@@ -20,6 +20,14 @@ def write_all(*tests: Node) -> str:
     return to_text(tests[0] if len(tests) == 1 else Operation("and", tests))
 
 
+def test_truth(source: str | None, *of_label: Node) -> Node:
+    """Test that there is truth, of the source; `of_label`: with such a label."""
+    if source is None:
+        return of_label[0] if of_label else Named("has_truth")
+    tests = _compare("=", "source", source), *of_label
+    return Operation("truth", (tests[0] if len(tests) == 1 else Operation("and", tests),))
+
+
 def test_label(name: str, axis: Axis, listed: Sequence[Axis]) -> Node:
     """Test that a label is that of a row or column; the `other` one is none of those listed."""
     if axis.label is not None:
@@ -27,21 +35,20 @@ def test_label(name: str, axis: Axis, listed: Sequence[Axis]) -> Node:
     if axis.kind == "none":
         return Operation("isNull", (Named(name),))
     known = tuple(Scalar(one.label) for one in listed if one.label is not None)
-    others = Operation("not", (Operation("in", (Named(name), Listed(known))),))
-    has_one = Operation("not", (Operation("isNull", (Named(name),)),))
-    return others if known else has_one
+    return Operation("not", (Operation("in", (Named(name), Listed(known))),))
 
 
-def find_group(by: GroupBody, dimension: Dimension, value: Any) -> str | None:
-    """Return the filter of a group; None where there is none."""
+def find_group(by: GroupBody, dimension: Dimension, value: Any, source: str | None) -> str | None:
+    """Return the filter of the inferences of a group that have truth; None where there is none."""
     operand, bounds = dimension.operand, dimension.by
     if by.is_label:
         return None
+    there = test_truth(source)
     name = "received_at" if operand == TIME else (by.of or by.histogram.of).name  # type: ignore[union-attr]
     if value is None:
-        return write_all(Operation("isNull", (Named(name),)))
+        return write_all(Operation("isNull", (Named(name),)), there)
     if bounds == "value":
-        return write_all(_compare("=", name, value))
+        return write_all(_compare("=", name, value), there)
     low = bounds[value - 1] if value > 0 else None
     high = bounds[value] if value < len(bounds) else None
     ends = [(">=", low), ("<", high)]
@@ -50,7 +57,7 @@ def find_group(by: GroupBody, dimension: Dimension, value: Any) -> str | None:
         for sign, end in ends
         if end is not None
     ]
-    return write_all(*tests) if tests else None
+    return write_all(*tests, there)
 
 
 def _compare(sign: str, name: str, value: str | Decimal | bool | datetime) -> Node:

@@ -31,7 +31,7 @@ from .figures import (
     find_calibration_error,
     wilson,
 )
-from .filters import test_label, write_all
+from .filters import test_label, test_truth, write_all
 from .truth_rows import Labels, column
 
 _BINS: Final = 10
@@ -54,7 +54,8 @@ async def evaluate_labels(asked: Asked) -> tuple[LabelsReport, Slices | None]:
         for key, sums in binned.items()
         if key[0] is not None
     }
-    report = report_labels(cells, bins, most=asked.evaluation.most_labels)
+    of = asked.evaluation
+    report = report_labels(cells, bins, most=of.most_labels, source=of.source)
     slices = await asked.add_up_slices(rows, right)
     return report, asked.show_slices(
         "accuracy", report.accuracy, slices, lambda sums: ratio(sums[right], sums[NUMBER])
@@ -66,7 +67,9 @@ def ratio(part: int, whole: int) -> Figure:
     return Figure(value=divide(part, whole), interval=wilson(part, whole), n=whole)
 
 
-def report_labels(cells: Cells, bins: dict[int, Bin], *, most: int) -> LabelsReport:
+def report_labels(
+    cells: Cells, bins: dict[int, Bin], *, most: int, source: str | None = None
+) -> LabelsReport:
     """Return the figures of a confusion matrix, and of bins of scores by their number; bin 0 is
     below 0, and the last one begins with 1."""
     labels = count_labels(cells)
@@ -83,7 +86,7 @@ def report_labels(cells: Cells, bins: dict[int, Bin], *, most: int) -> LabelsRep
         micro=retrieve(Retrieval(found, said - found, total - found)),
         labels=[LabelFigures(**describe(name, labels[name])) for name in list(labels)[:most]],
         other_labels=max(0, len(labels) - most),
-        confusion=_cross(cells, list(labels)[:most]),
+        confusion=_cross(cells, list(labels)[:most], source),
         calibration=_calibrate(bins),
     )
 
@@ -106,7 +109,7 @@ def describe(label: str | None, counts: Retrieval) -> dict[str, Any]:
     }
 
 
-def _cross(cells: Cells, listed: Sequence[str]) -> Confusion:
+def _cross(cells: Cells, listed: Sequence[str], source: str | None) -> Confusion:
     """Lay the labels that are not listed together."""
     places = {label: place for place, label in enumerate(listed)}
     other, none = len(listed), len(listed) + 1
@@ -116,6 +119,7 @@ def _cross(cells: Cells, listed: Sequence[str]) -> Confusion:
         crossed[places.get(truth, other), column_place] += number
     rows, columns = (_list_axes(crossed, listed, side) for side in (0, 1))
     row_of, column_of = ({place: n for n, place in enumerate(axes)} for axes in (rows, columns))
+    own = _TRUTH if source is None else "label"  # of an item of the source's set
     known = [Axis(label=label, kind="label", inferences=0) for label in listed]
     return Confusion(
         truth=list(rows.values()),
@@ -126,7 +130,7 @@ def _cross(cells: Cells, listed: Sequence[str]) -> Confusion:
                 predicted=column_of[of],
                 inferences=number,
                 filter=write_all(
-                    test_label(_TRUTH, rows[row], known),
+                    test_truth(source, test_label(own, rows[row], known)),
                     test_label(_PREDICTED, columns[of], known),
                 ),
             )

@@ -56,7 +56,7 @@ class Sets:
             return sets.where(row.c.source == bind_one(self.source, row.c.source.type))
         if not self.several:
             return sets
-        newest = row.c.at.desc(), row.c.source.desc()
+        newest = row.c.at.desc(), row.c.source
         once = sets.ext(distinct_on(row.c.model, row.c.uid))
         return once.order_by(row.c.model, row.c.uid, *newest)
 

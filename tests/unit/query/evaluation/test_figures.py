@@ -53,7 +53,7 @@ def test_labels_agree_with_sklearn() -> None:
         crossed = metrics.confusion_matrix(true, own, labels=[*used, ""])
         for cell in matrix.cells:
             row, column = matrix.truth[cell.truth], matrix.predicted[cell.predicted]
-            parse(cell.filter)
+            parse(cell.filter)  # counts over HTTP compare what it finds
             if row.kind == "label" and column.kind != "other":
                 place = used.index(row.label), [*used, ""].index(column.label or "")
                 assert cell.inferences == crossed[place]
