@@ -118,8 +118,8 @@ async def _ask(engine: AsyncEngine, model: int, evaluation: Evaluation) -> Evalu
         [registration] = [
             one for one in await registrations.page(connection, limit=10) if one.model == model
         ]
-        how = {"deadline": Deadline.after(600)}
-        return await evaluate(connection, registration, query, evaluation, **how)
+        until = Deadline.after(600)
+        return await evaluate(connection, registration, query, evaluation, deadline=until)
 
 
 async def _fill(engine: AsyncEngine, name: str, number: int, boxes: int) -> int:

@@ -228,17 +228,17 @@ async def test_numbers(api: Api) -> None:
     for n in range(200):
         truth = Decimal(random.randint(-(10**6), 10**6)).scaleb(-3) + 10**9
         camera = random.choice(_CAMERAS)
-        said = truth + random.randint(-5, 5) * (10 if camera == "yard" else 1)
-        value = Prediction(ordinal=0, rank=1, output=0, value=said)
+        guess = truth + random.randint(-5, 5) * (10 if camera == "yard" else 1)
+        value = Prediction(ordinal=0, rank=1, output=0, value=guess)
         metadata = [("camera", "string", camera)] if camera else []
-        made.append((NewInference(f"n-{n}", at(600 * n), metadata, [value]), truth, said))
+        made.append((NewInference(f"n-{n}", at(600 * n), metadata, [value]), truth, guess))
     await api.store(*(one for one, *_ in made))
     answer = await evaluate(api)
     assert (answer["labelled"], answer["labels"]["accuracy"]["value"]) == (0, None)
     await tell(api, [(one, TruthSet([TruthItem(value=truth)])) for one, truth, _ in made])
     answer = await evaluate(api, group_by="camera")
     report = answer["numbers"]
-    true, said = ([float(row[place]) for row in made] for place in (1, 2))
+    true, said = [float(row[1]) for row in made], [float(row[2]) for row in made]
     assert report["mae"]["value"] == pytest.approx(metrics.mean_absolute_error(true, said))
     assert report["rmse"] == pytest.approx(metrics.root_mean_squared_error(true, said))
     assert report["r2"] == pytest.approx(metrics.r2_score(true, said), abs=1e-9)

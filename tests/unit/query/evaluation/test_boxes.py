@@ -49,9 +49,11 @@ def ask(
 ) -> Any:
     incomplete, slices = more.pop("incomplete", ()), more.pop("slices", ())
     described = {one: name_image(one) + bytes([one not in incomplete]) for one in images}
-    boxes = [b"".join(box.pack(n) for n, box in enumerate(some)) for some in (truths, predictions)]
+    true, said = (
+        b"".join(box.pack(n) for n, box in enumerate(some)) for some in (truths, predictions)
+    )
     of_slices = [b"".join(described[image] for image in some) for some in slices]
-    return match(Request(b"".join(described.values()), *boxes, of_slices, **more))
+    return match(Request(b"".join(described.values()), true, said, of_slices, **more))
 
 
 class Judged(NamedTuple):

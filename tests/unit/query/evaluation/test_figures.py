@@ -42,7 +42,7 @@ def test_labels_agree_with_sklearn() -> None:
             figures = [mine.precision or 0, mine.recall or 0, mine.f1 or 0]
             assert figures == pytest.approx(theirs[:3], abs=1e-12), trial
         for one in report.labels:
-            of = used.index(one.label)
+            of = used.index(one.label or "")
             figures = [one.precision.value or 0, one.recall.value or 0, one.f1 or 0]
             assert figures == pytest.approx([float(part[of]) for part in each[:3]], abs=1e-12)
             assert one.truth == each[3][of]
@@ -55,7 +55,7 @@ def test_labels_agree_with_sklearn() -> None:
             row, column = matrix.truth[cell.truth], matrix.predicted[cell.predicted]
             parse(cell.filter)  # counts over HTTP compare what it finds
             if row.kind == "label" and column.kind != "other":
-                place = used.index(row.label), [*used, ""].index(column.label or "")
+                place = used.index(row.label or ""), [*used, ""].index(column.label or "")
                 assert cell.inferences == crossed[place]
 
 
