@@ -1,7 +1,7 @@
 /** How right a model was: what is asked, and its figures as people read them. */
 
 import { path, post } from "./api.ts";
-import { addCondition } from "./cql.ts";
+import { addCondition, quoteText } from "./cql.ts";
 import { buildConditions } from "./questions.ts";
 import { EMPTY_LINK, formatLink, type Link } from "./router.svelte.ts";
 import { writeCount } from "./format.ts";
@@ -24,6 +24,12 @@ export function askEvaluation(link: Link, signal: AbortSignal): Promise<Evaluati
 /** Explore, of what a part of the evaluation is about. */
 export function toExplore({ model, time, filter }: Link, own: string): string {
   return formatLink({ ...EMPTY_LINK, model, time, filter: addCondition(filter, own) });
+}
+
+/** Explore, of the images in which another number of boxes of a label was predicted than there are. */
+export function toDiffering(link: Link, label: string): string {
+  const own = `(label = ${quoteText(label)})`;
+  return toExplore(link, `count_truth${own} <> count_predictions${own}`);
 }
 
 /** A share in per cent, any other number to four digits. */
