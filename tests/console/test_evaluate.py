@@ -5,10 +5,9 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.producer import Capture
+from tests.producer import START, Capture
 
 from .conftest import Console, OpenPage
-from .content import START
 from .watched_page import LOOKS, check_page
 
 _MODEL = "judged"

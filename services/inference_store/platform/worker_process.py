@@ -18,6 +18,7 @@ def make_command(module: str) -> tuple[str, ...]:
 async def start_worker(*command: str) -> Process:
     """Start a process without secrets."""
     environment = {name: os.environ[name] for name in _NEEDED if name in os.environ}
+    environment["OPENBLAS_NUM_THREADS"] = "1"  # each reserves memory, of which a worker has little
     return await create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
     )

@@ -7,7 +7,7 @@ from typing import Any
 from inference_store.query.aggregates.aggregation import GroupBody
 from inference_store.query.aggregates.answer import format_value
 from inference_store.query.aggregates.collector import Collector, Groups
-from inference_store.query.aggregates.statement import NUMBER, Column, Dimension, Statement
+from inference_store.query.aggregates.statement import NUMBER, Column, Dimension, Key, Statement
 
 from .evaluation import MOST_SLICES, Evaluation, Figure, MainFigure, Slice, Slices
 from .figures import FEW
@@ -54,9 +54,8 @@ class Asked:
         if self.slicing is None:
             return None
         by, dimension = self.slicing.by, self.slicing.dimension
-        frequent = sorted(found, key=lambda key: (-found[key][NUMBER], str(key)))
         items = []
-        for key in frequent[:MOST_SLICES]:
+        for key in choose_slices(found):
             figure = compute(found[key])
             items.append(
                 Slice(
@@ -70,6 +69,11 @@ class Asked:
             )
         items.sort(key=lambda one: (one.too_few, one.worse is None, -(one.worse or 0)))
         return Slices(by=by.name, figure=name, items=items, others=len(found) - len(items))
+
+
+def choose_slices(found: Groups) -> list[Key]:
+    """Return the slices that are shown: those with the most inferences."""
+    return sorted(found, key=lambda key: (-found[key][NUMBER], str(key)))[:MOST_SLICES]
 
 
 def _compare(name: MainFigure, whole: float | None, own: float | None) -> float | None:

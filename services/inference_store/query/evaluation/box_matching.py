@@ -40,10 +40,8 @@ def match(request: Request) -> Mapping[str, Any]:
         counts += of_label
         left_out += own.left_out
         labels.append((label, of_label.sum(axis=1).tolist(), own.average_precision()))
-    slices = [
-        counts[:, np.searchsorted(images["uid"], np.frombuffer(some, IMAGE)["uid"])]
-        for some in request.slices
-    ]
+    of_slices = (_find(np.frombuffer(some, IMAGE), images) for some in request.slices)
+    slices = [counts[:, places[there]] for places, there in of_slices]
     return {
         "labels": labels,
         "left_out": left_out,
@@ -58,15 +56,21 @@ def _read(boxes: bytes, images: Any) -> Any:
     image of each is its place."""
     read = np.frombuffer(boxes, BOX)
     read = read[np.lexsort((read["ordinal"], read["uid"]))]
-    places = np.searchsorted(images["uid"], read["uid"])
-    # deleted, or written, between two statements
-    there = places < len(images)
-    there[there] = images["uid"][places[there]] == read["uid"][there]
+    places, there = _find(read, images)
     placed = np.empty(int(there.sum()), [("image", np.int64), *PLACE])
     placed["image"] = places[there]
     for name, *_ in PLACE:
         placed[name] = read[name][there]
     return placed
+
+
+def _find(some: Any, images: Any) -> tuple[Any, Any]:
+    """Return the place of the image of each, and whether it is there: it may have been deleted, or
+    written, between two statements."""
+    places = np.searchsorted(images["uid"], some["uid"])
+    there = places < len(images)
+    there[there] = images["uid"][places[there]] == some["uid"][there]
+    return places, there
 
 
 class _Label:

@@ -15,7 +15,7 @@ from inference_store.query.aggregates.collector import read_label_names
 from inference_store.query.aggregates.statement import NUMBER, Column
 from inference_store.query.deadline import OutOfTime, Overloaded, bind_one
 
-from .asking import Asked
+from .asking import Asked, choose_slices
 from .box_wire import BOX_BYTES, IMAGE_BYTES, Request
 from .evaluation import AveragePrecision, BoxesReport, BoxFigures, Figure, Slices
 from .figures import Retrieval
@@ -26,7 +26,7 @@ MOST_BOXES: Final = 200_000
 """True and predicted ones together; of more, a sample of the images is matched."""
 _MOST_IMAGES: Final = 100_000
 _SECONDS: Final = 30.0
-"""Matching takes no longer, with the wait for a turn."""
+"""Matching takes no longer, nor the wait for a turn."""
 _COMMAND: Final = make_command("inference_store.query.evaluation.box_matching")
 _TURN: Final = asyncio.Semaphore(1)
 
@@ -50,7 +50,7 @@ async def evaluate_boxes(asked: Asked) -> tuple[BoxesReport, Slices | None]:
         images=of_all[image],
         truths=truths,
         predictions=predictions,
-        slices=[sums[image] for sums in slices.values()],
+        slices=[slices[key][image] for key in choose_slices(slices)],
         iou=asked.evaluation.iou,
         score=asked.evaluation.score,
     )
@@ -58,8 +58,8 @@ async def evaluate_boxes(asked: Asked) -> tuple[BoxesReport, Slices | None]:
     left_out = unplaced + others + matched["left_out"]
     report = await _report(asked, request, matched, left_out=left_out, sampled=share < 1)
     f1_of = {
-        sums[image]: _show_f1(Retrieval(*counts), interval)
-        for sums, (counts, interval) in zip(slices.values(), matched["slices"], strict=True)
+        images: _show_f1(Retrieval(*counts), interval)
+        for images, (counts, interval) in zip(request.slices, matched["slices"], strict=True)
     }
     return report, asked.show_slices("f1", report.f1, slices, lambda sums: f1_of[sums[image]])
 

@@ -1,8 +1,7 @@
 """Figures of right and wrong answers, and how certain they are: no tables, no libraries."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import Final, NamedTuple, TypeAlias
 
@@ -86,17 +85,9 @@ def average(values: Iterable[float | None]) -> float | None:
     return divide(sum(counted), len(counted))
 
 
-@dataclass(slots=True)
-class Bin:
-    """Inferences with scores in a bin."""
+class Bin(NamedTuple):
+    """Inferences with scores in a bin: how many, of which right, and the sum of their scores."""
 
     number: int = 0
     right: int = 0
     total: float = 0.0
-
-
-def find_calibration_error(bins: Sequence[Bin]) -> float | None:
-    """Return the expected calibration error: how far the mean score of a bin is from the share that
-    is right, on average over the inferences."""
-    apart = sum(abs(one.total - one.right) for one in bins)
-    return divide(apart, sum(one.number for one in bins))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
+from operator import add
 from typing import Any, Final
 
 from inference_store.query.aggregates.statement import NUMBER, Column, Dimension
@@ -21,16 +22,7 @@ from .evaluation import (
     Retrieved,
     Slices,
 )
-from .figures import (
-    Bin,
-    Cells,
-    Retrieval,
-    average,
-    count_labels,
-    divide,
-    find_calibration_error,
-    wilson,
-)
+from .figures import Bin, Cells, Retrieval, average, count_labels, divide, wilson
 from .filters import test_label, test_truth, write_all
 from .truth_rows import Labels, column
 
@@ -47,7 +39,8 @@ async def evaluate_labels(asked: Asked) -> tuple[LabelsReport, Slices | None]:
     right = Column(column(rows, "right", "bool"), "true")
     score = column(rows, "score", "number", "double")
     found = await asked.add_up(rows, (), Dimension(truth), Dimension(predicted))
-    cells = {key: sums[NUMBER] for key, sums in found.items()}
+    # a label that was erased meanwhile has no name
+    cells = {key: sums[NUMBER] for key, sums in found.items() if key[0] is not None}
     binned = await asked.add_up(rows, (right, Column(score, "total")), Dimension(score, _BOUNDS))
     bins = {
         key[0]: Bin(sums[NUMBER], sums[right], float(sums.get(Column(score, "total")) or 0))
@@ -83,17 +76,12 @@ def report_labels(
             recall=average(one.recall for one in every),
             f1=average(one.f1 for one in every),
         ),
-        micro=retrieve(Retrieval(found, said - found, total - found)),
+        micro=Retrieved.model_validate(Retrieval(found, said - found, total - found)),
         labels=[LabelFigures(**describe(name, labels[name])) for name in list(labels)[:most]],
         other_labels=max(0, len(labels) - most),
         confusion=_cross(cells, list(labels)[:most], source),
         calibration=_calibrate(bins),
     )
-
-
-def retrieve(counts: Retrieval) -> Retrieved:
-    """Return the figures of counts."""
-    return Retrieved(precision=counts.precision, recall=counts.recall, f1=counts.f1)
 
 
 def describe(label: str | None, counts: Retrieval) -> dict[str, Any]:
@@ -157,20 +145,15 @@ def _list_axes(
 
 
 def _calibrate(bins: dict[int, Bin]) -> Calibration | None:
-    counted = [bins.get(number, Bin()) for number in range(1, _BINS + 1)]
-    if not bins or 0 in bins:
-        return None
     last = bins.get(_BINS + 1, Bin())
-    if last.total > last.number:  # a score above 1 is no share
+    # a score below 0, above 1 or that is no number is no share
+    if not bins or 0 in bins or not last.total <= last.number:
         return None
-    with_one = Bin(
-        counted[-1].number + last.number,
-        counted[-1].right + last.right,
-        counted[-1].total + last.total,
-    )
-    counted[-1] = with_one
+    counted = [bins.get(number, Bin()) for number in range(1, _BINS + 1)]
+    counted[-1] = Bin(*map(add, counted[-1], last))
+    apart = sum(abs(one.total - one.right) for one in counted)
     return Calibration(
-        error=find_calibration_error(counted),
+        error=divide(apart, sum(one.number for one in counted)),
         bins=[
             CalibrationBin(
                 low=number / _BINS,

@@ -153,6 +153,20 @@ def test_agrees_with_pycocotools(part: int) -> None:
             assert counts == expected.add_up(None, some)
 
 
+def test_what_was_deleted_meanwhile() -> None:
+    """Images, boxes and slices are read one after the other."""
+    there, gone = Box(1, 1, (0, 0, 9, 9), 0.5), Box(2, 1, (0, 0, 9, 9), 0.5)
+    request = Request(
+        name_image(1) + b"\1",
+        there.pack(0) + gone.pack(0),
+        gone.pack(0) + there.pack(0),
+        [name_image(2) + b"\1", name_image(0) + b"\1" + name_image(1) + b"\1"],
+    )
+    answer = match(request)
+    assert answer["labels"] == [(1, [1, 0, 0], (1.0, 1.0, 1.0))]
+    assert [counts for counts, _ in answer["slices"]] == [[0, 0, 0], [1, 0, 0]]
+
+
 def test_more_than_a_hundred_of_an_image() -> None:
     random = Random(5)
     truths = [Box(0, 1, (4 * n, 0, 4 * n + 4, 4)) for n in range(130)]

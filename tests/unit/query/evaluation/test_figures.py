@@ -67,12 +67,8 @@ def test_calibration() -> None:
         places = np.digitize(scores, np.arange(11) / 10)
         bins = dict[int, Bin]()
         for place, score, is_right in zip(places.tolist(), scores, right, strict=True):
-            one = bins.setdefault(place, Bin())
-            one.number, one.right, one.total = (
-                one.number + 1,
-                one.right + is_right,
-                one.total + score,
-            )
+            one = bins.get(place, Bin())
+            bins[place] = Bin(one.number + 1, one.right + is_right, one.total + score)
         calibration = report_labels({("a", "a"): 1}, bins, most=1).calibration
         assert calibration is not None
         places = np.minimum(places, 10)
@@ -82,7 +78,8 @@ def test_calibration() -> None:
             for n in set(places.tolist())
         )
         assert calibration.error == pytest.approx(error, abs=1e-12)
-    for beyond in ({0: Bin(1, 1, -0.5)}, {11: Bin(1, 1, 7.0)}, {}):
+    nothing: list[dict[int, Bin]] = [{0: Bin(1, 1, -0.5)}, {11: Bin(1, 1, 7.0)}, {}]
+    for beyond in [*nothing, {11: Bin(1, 1, float("nan"))}]:
         assert report_labels({("a", "a"): 1}, beyond, most=1).calibration is None
 
 
