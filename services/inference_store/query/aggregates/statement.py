@@ -72,7 +72,7 @@ NUMBER: Final = Column(None, "number")
 
 def merge(column: Column, one: Any, other: Any) -> Any:
     """Add up what two parts have in a column; None: there is no value."""
-    if column.sum in {"low", "high"}:
+    if column.sum in {"low", "high", "total", "squares"}:
         one, other = exact(one), exact(other)
     if one is None or other is None:
         return other if one is None else one
@@ -277,6 +277,7 @@ class _Rows:
             return func.min(value) if name == "low" else func.max(value)
         # of a double the decimal that its shortest spelling is
         number = cast(cast(value, Text()) if operand.stored == "double" else value, Numeric())
+        number = value if operand.rows and operand.stored == "other" else number
         power = number if name == "total" else number * number
         return func.sum(power if self._each is None else power * self._each)
 
