@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_store.query.aggregates.aggregation import GroupBody
 from inference_store.query.aggregates.answer import format_value
 from inference_store.query.aggregates.collector import Collector, Groups
 from inference_store.query.aggregates.statement import NUMBER, Column, Dimension, Key, Statement
@@ -16,21 +15,13 @@ from .truth_rows import Rows, Sets, column
 
 
 @dataclass(frozen=True, slots=True)
-class Slicing:
-    """By what an evaluation is sliced."""
-
-    by: GroupBody
-    dimension: Dimension
-
-
-@dataclass(frozen=True, slots=True)
 class Asked:
-    """An evaluation whose names are known, and the sets that count."""
+    """An evaluation whose names are known, and the sets that count. `group`: its slices."""
 
     evaluation: Evaluation
     collector: Collector
     sets: Sets
-    slicing: Slicing | None = None
+    group: Dimension | None = None
 
     async def add_up(self, rows: Rows, columns: Sequence[Column], *groups: Dimension) -> Groups:
         """Return the columns of each group of such rows, and their `NUMBER`."""
@@ -39,9 +30,7 @@ class Asked:
 
     async def add_up_slices(self, rows: Rows, *columns: Column) -> Groups:
         """Return the columns of each slice; none without slices."""
-        if self.slicing is None:
-            return {}
-        return await self.add_up(rows, columns, self.slicing.dimension)
+        return {} if self.group is None else await self.add_up(rows, columns, self.group)
 
     def show_slices(
         self,
@@ -51,16 +40,16 @@ class Asked:
         compute: Callable[[Mapping[Column, Any]], Figure],
     ) -> Slices | None:
         """Return the figure of each slice, and how much worse it is than the `whole`."""
-        if self.slicing is None:
+        by, dimension, source = self.evaluation.group_by, self.group, self.evaluation.source
+        if by is None or dimension is None:
             return None
-        by, dimension = self.slicing.by, self.slicing.dimension
         items = []
         for key in choose_slices(found):
             figure = compute(found[key])
             items.append(
                 Slice(
                     value=format_value(dimension, key[0]),
-                    filter=find_group(by, dimension, key[0], self.evaluation.source),
+                    filter=find_group(by, dimension, key[0], source),
                     labelled=found[key][NUMBER],
                     figure=figure,
                     worse=_compare(name, whole.value, figure.value),

@@ -4,11 +4,12 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import select
 
-from inference_store.index.tables import label
+from inference_store.index.tables import label, prediction, truth
 from inference_store.inference.errors import Invalid
 from inference_store.platform.worker_process import kill_worker, make_command, start_worker
 from inference_store.query.aggregates.collector import read_label_names
@@ -20,7 +21,7 @@ from .box_wire import BOX_BYTES, IMAGE_BYTES, Request
 from .evaluation import AveragePrecision, BoxesReport, BoxFigures, Figure, Slices
 from .figures import Retrieval
 from .labels import describe, ratio
-from .truth_rows import Boxes, Images, column
+from .truth_rows import Rows, column, select_boxes, select_images
 
 MOST_BOXES: Final = 200_000
 """True and predicted ones together; of more, a sample of the images is matched."""
@@ -33,17 +34,18 @@ _TURN: Final = asyncio.Semaphore(1)
 
 async def evaluate_boxes(asked: Asked) -> tuple[BoxesReport, Slices | None]:
     """Return the report, and F1 of each slice."""
-    images = Images(asked.sets)
+    images = partial(select_images, asked.sets)
     boxes = Column(column(images, "boxes", "number", "whole"), "total")
     size = (await asked.add_up(images, (boxes,))).get((), {NUMBER: 0, boxes: 0})
     share = min(MOST_BOXES / max(1, size[boxes]), _MOST_IMAGES / max(1, size[NUMBER]))
     asked = replace(asked, sets=replace(asked.sets, share=share))
-    images = Images(asked.sets)
+    images = partial(select_images, asked.sets)
     image = Column(column(images, "image", "string"), "bytes")
     number = await _find_label(asked)
     slices = await asked.add_up_slices(images, image)
     (truths, unplaced), (predictions, others) = [
-        await _read(asked, Boxes(asked.sets, true, number)) for true in (True, False)
+        await _read(asked, partial(select_boxes, asked.sets, of, number))
+        for of in (truth, prediction)
     ]
     of_all = (await asked.add_up(images, (image,))).get((), {image: b""})
     request = Request(
@@ -75,7 +77,7 @@ async def _find_label(asked: Asked) -> int | None:
     return number
 
 
-async def _read(asked: Asked, rows: Boxes) -> tuple[bytes, int]:
+async def _read(asked: Asked, rows: Rows) -> tuple[bytes, int]:
     """Return the boxes, and how many there are beside whose area is unknown."""
     box = Column(column(rows, "box", "string"), "bytes")
     found = (await asked.add_up(rows, (box,))).get((), {NUMBER: 0})

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import partial
 from operator import add
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from .evaluation import (
 )
 from .figures import Bin, Cells, Retrieval, average, count_labels, divide, wilson
 from .filters import test_label, test_truth, write_all
-from .truth_rows import Labels, column
+from .truth_rows import column, select_labels
 
 _BINS: Final = 10
 _BOUNDS: Final = tuple(Decimal(number) / _BINS for number in range(_BINS + 1))
@@ -34,11 +35,13 @@ _TRUTH, _PREDICTED = "truth_label", "top_label"
 
 async def evaluate_labels(asked: Asked) -> tuple[LabelsReport, Slices | None]:
     """Return the report, and the accuracy of each slice."""
-    rows = Labels(asked.sets)
+    rows = partial(select_labels, asked.sets)
     truth, predicted = (column(rows, name, "string", "whole") for name in ("truth", "predicted"))
     right = Column(column(rows, "right", "bool"), "true")
-    score, total = column(rows, "score", "number", "double"), column(rows, "score", "number")
-    scores = Column(total, "total")  # as a double: exact sums of a million take a third of a second
+    score = column(rows, "top_score", "number", "double")
+    scores = Column(
+        column(rows, "top_score", "number"), "total"
+    )  # as a double: exact sums of a million take a third of a second
     found = await asked.add_up(rows, (), Dimension(truth), Dimension(predicted))
     # a label that was erased meanwhile has no name
     cells = {key: sums[NUMBER] for key, sums in found.items() if key[0] is not None}

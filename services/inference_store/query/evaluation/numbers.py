@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import partial
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from inference_store.query.aggregates.statement import NUMBER, Column
 from .asking import Asked
 from .evaluation import Figure, NumbersReport, Slices
 from .figures import around_mean, divide
-from .truth_rows import Rows, Values, column
+from .truth_rows import Rows, column, select_numbers
 
 _ZERO = Decimal(0)
 
@@ -28,7 +29,7 @@ class Sums(NamedTuple):
 
 async def evaluate_numbers(asked: Asked) -> tuple[NumbersReport, Slices | None]:
     """Return the report, and the mean distance of each slice."""
-    rows = Values(asked.sets)
+    rows = partial(select_numbers, asked.sets)
     columns = _list_columns(rows)
     found = (await asked.add_up(rows, columns)).get((), {NUMBER: 0})
     report = report_numbers(found[NUMBER], _read(columns, found))
@@ -40,7 +41,7 @@ async def evaluate_numbers(asked: Asked) -> tuple[NumbersReport, Slices | None]:
 
 def _list_columns(rows: Rows) -> tuple[Column, ...]:
     truth, error, distance = (
-        column(rows, name, "number", "exact") for name in ("truth", "error", "distance")
+        column(rows, name, "number", "exact") for name in ("value", "error", "distance")
     )
     return (
         *(Column(truth, "total"), Column(truth, "squares")),

@@ -1,6 +1,7 @@
 """Runs an evaluation, from its names to its figures."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, get_args
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,13 +17,13 @@ from inference_store.query.plan import Query
 from inference_store.query.preparation import UnknownKeys
 from inference_store.query.search import count
 
-from .asking import Asked, Slicing
+from .asking import Asked
 from .boxes import evaluate_boxes
 from .evaluation import Evaluated, Evaluation, SourceCount, Task
 from .figures import FEW
 from .labels import evaluate_labels
 from .numbers import evaluate_numbers
-from .truth_rows import Kinds, Sets, column
+from .truth_rows import Sets, column, select_kinds
 
 _EVALUATE: Final[dict[Task, Any]] = {
     "labels": evaluate_labels,
@@ -50,8 +51,7 @@ async def evaluate(
     if by is not None:
         of = by.histogram.of if by.histogram else by.of
         names = await find_names(connection, [model.model], [of] if of else [], unknown_keys)
-        dimension = await read_dimension(collector, names, by, "group_by")
-        asked = replace(asked, slicing=Slicing(by, dimension))
+        asked = replace(asked, group=await read_dimension(collector, names, by, "group_by"))
         warnings += names.warnings
     sources = await _count_sources(asked)
     if evaluation.source is None and len(sources) < 2:
@@ -94,7 +94,7 @@ async def _find_task(asked: Asked, model: Registration) -> Task:
         return "boxes"
     if columns and "value" not in columns:
         return "labels"
-    kinds = Kinds(asked.sets)
+    kinds = partial(select_kinds, asked.sets)
     found = await asked.add_up(kinds, (), Dimension(column(kinds, "kind", "string")))
     counts = {kind: sums[NUMBER] for (kind,), sums in found.items()}
     # of none of the three: labels

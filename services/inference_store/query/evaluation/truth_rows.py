@@ -11,6 +11,7 @@ from sqlalchemy import (
     Double,
     FromClause,
     Select,
+    Table,
     and_,
     case,
     cast,
@@ -67,112 +68,73 @@ class Sets:
         return sets.join(item, of_set)
 
 
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """What is true, by the task that it is of."""
-
-    sets: Sets
-
-    def __call__(self, here: ScanRange) -> Select[Any]:
-        item = truth.alias()
-        box, number = item.c.xmin.is_not(None), item.c.value.is_not(None)
-        kind: ColumnElement[Any] = case(
-            (box, literal_column("'boxes'")),
-            (number, literal_column("'numbers'")),
-            else_=literal_column("'labels'"),
-        )
-        return select(item.c.model, item.c.uid, kind.label("kind")).select_from(
-            self.sets.join_items(here, item)
-        )
+def select_kinds(sets: Sets, here: ScanRange) -> Select[Any]:
+    """Select what is true, by the task that it is of."""
+    item = truth.alias()
+    box, number = item.c.xmin.is_not(None), item.c.value.is_not(None)
+    kind: ColumnElement[Any] = case(
+        (box, literal_column("'boxes'")),
+        (number, literal_column("'numbers'")),
+        else_=literal_column("'labels'"),
+    )
+    here_true = sets.join_items(here, item)
+    return select(item.c.model, item.c.uid, kind.label("kind")).select_from(here_true)
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """Inferences whose set has a label, and what the model said: its `top_label`, or nothing."""
-
-    sets: Sets
-
-    def __call__(self, here: ScanRange) -> Select[Any]:
-        true, said = self.sets(here).subquery(), inference.alias()
-        right = func.coalesce(true.c.label == said.c.top_label, false())
-        return (
-            select(
-                *(true.c.model, true.c.uid, true.c.label.label("truth")),
-                *(said.c.top_label.label("predicted"), said.c.top_score.label("score")),
-                right.label("right"),
-            )
-            .join_from(true, said, and_(here.of(said), said.c.uid == true.c.uid))
-            .where(true.c.label.is_not(None))
-        )
+def select_labels(sets: Sets, here: ScanRange) -> Select[Any]:
+    """Select inferences whose set has a label, and what the model said: its `top_label`, or
+    nothing."""
+    true, said = sets(here).subquery(), inference.alias()
+    right = func.coalesce(true.c.label == said.c.top_label, false())
+    columns = true.c.label.label("truth"), said.c.top_label.label("predicted")
+    return (
+        select(true.c.model, true.c.uid, *columns, said.c.top_score, right.label("right"))
+        .join_from(true, said, and_(here.of(said), said.c.uid == true.c.uid))
+        .where(true.c.label.is_not(None))
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Numbers that are true, each beside the predicted one of the same place in its inference."""
-
-    sets: Sets
-
-    def __call__(self, here: ScanRange) -> Select[Any]:
-        item, said = truth.alias(), prediction.alias()
-        same = and_(said.c.uid == item.c.uid, said.c.ordinal == item.c.ordinal)
-        error = said.c.value - item.c.value
-        return (
-            select(
-                *(item.c.model, item.c.uid, item.c.value.label("truth")),
-                *(error.label("error"), func.abs(error).label("distance")),
-            )
-            .select_from(self.sets.join_items(here, item).join(said, and_(here.of(said), same)))
-            .where(error.is_not(None))
-        )
+def select_numbers(sets: Sets, here: ScanRange) -> Select[Any]:
+    """Select values that are true, each beside the predicted one of the same place in its
+    inference."""
+    item, said = truth.alias(), prediction.alias()
+    same = and_(here.of(said), said.c.uid == item.c.uid, said.c.ordinal == item.c.ordinal)
+    error = said.c.value - item.c.value
+    columns = item.c.value, error.label("error"), func.abs(error).label("distance")
+    both = sets.join_items(here, item).join(said, same)
+    rows = select(item.c.model, item.c.uid, *columns).select_from(both)
+    return rows.where(error.is_not(None))
 
 
-@dataclass(frozen=True, slots=True)
-class Images:
-    """Inferences with truth; how many boxes each has to match, and its uid and whether its truth is
-    complete, as bytes."""
-
-    sets: Sets
-
-    def __call__(self, here: ScanRange) -> Select[Any]:
-        true, said = self.sets(here).subquery(), inference.alias()
-        boxes = true.c.item_count + func.coalesce(said.c.prediction_count, 0)
-        image = _join(func.uuid_send(true.c.uid), func.boolsend(true.c.complete))
-        return select(
-            *(true.c.model, true.c.uid),
-            *(boxes.label("boxes"), image.label("image")),
-        ).join_from(true, said, and_(here.of(said), said.c.uid == true.c.uid))
+def select_images(sets: Sets, here: ScanRange) -> Select[Any]:
+    """Select inferences with truth; how many boxes each has to match, and its uid and whether its
+    truth is complete, as bytes."""
+    true, said = sets(here).subquery(), inference.alias()
+    boxes = true.c.item_count + func.coalesce(said.c.prediction_count, 0)
+    image = _join(func.uuid_send(true.c.uid), func.boolsend(true.c.complete))
+    rows = select(true.c.model, true.c.uid, boxes.label("boxes"), image.label("image"))
+    return rows.join_from(true, said, and_(here.of(said), said.c.uid == true.c.uid))
 
 
-@dataclass(frozen=True, slots=True)
-class Boxes:
-    """Boxes as bytes, of what is `true` or of what was predicted; NULL: its area is unknown.
-
-    `label`: only those of it.
-    """
-
-    sets: Sets
-    true: bool
-    label: int | None = None
-
-    def __call__(self, here: ScanRange) -> Select[Any]:
-        item = (truth if self.true else prediction).alias()
-        if self.true:
-            rows = self.sets.join_items(here, item)
-        else:
-            sets = self.sets(here).subquery()
-            rows = sets.join(item, and_(here.of(item), item.c.uid == sets.c.uid))
-        nothing: Any = literal(0.0, Double())
-        score = nothing if self.true else func.coalesce(item.c.score, nothing)
-        corners = (item.c.xmin, item.c.ymin, item.c.xmax, item.c.ymax)
-        box = _join(
-            func.uuid_send(item.c.uid),
-            func.int4send(item.c.ordinal),
-            func.int4send(func.coalesce(item.c.label, 0)),
-            *(func.float8send(cast(one, Double())) for one in (*corners, score)),
-        )
-        placed = case((item.c.area.is_not(None), box))
-        some = select(item.c.model, item.c.uid, placed.label("box")).select_from(rows)
-        return some if self.label is None else some.where(item.c.label == self.label)
+def select_boxes(sets: Sets, of: Table, label: int | None, here: ScanRange) -> Select[Any]:
+    """Select boxes of `truth` or of `prediction` as bytes; NULL: the area is unknown. `label`: only
+    those of it."""
+    item = of.alias()
+    there = sets(here).subquery()
+    rows: FromClause = there.join(item, and_(here.of(item), item.c.uid == there.c.uid))
+    rows = sets.join_items(here, item) if of is truth else rows
+    nothing: Any = literal(0.0, Double())
+    score = nothing if of is truth else func.coalesce(item.c.score, nothing)
+    numbers = (item.c.xmin, item.c.ymin, item.c.xmax, item.c.ymax, score)
+    box = _join(
+        func.uuid_send(item.c.uid),
+        func.int4send(item.c.ordinal),
+        func.int4send(func.coalesce(item.c.label, 0)),
+        *(func.float8send(cast(one, Double())) for one in numbers),
+    )
+    placed = case((item.c.area.is_not(None), box))
+    some = select(item.c.model, item.c.uid, placed.label("box")).select_from(rows)
+    return some if label is None else some.where(item.c.label == label)
 
 
 def _join(*parts: ColumnElement[Any]) -> ColumnElement[Any]:
