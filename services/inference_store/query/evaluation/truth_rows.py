@@ -19,9 +19,9 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
+    or_,
     select,
 )
-from sqlalchemy.dialects.postgresql import distinct_on
 
 from inference_store.index.tables import inference, prediction, truth, truth_set
 from inference_store.query.aggregates.operands import Operand
@@ -57,9 +57,13 @@ class Sets:
             return sets.where(row.c.source == bind_one(self.source, row.c.source.type))
         if not self.several:
             return sets
-        newest = row.c.at.desc(), row.c.source
-        once = sets.ext(distinct_on(row.c.model, row.c.uid))
-        return once.order_by(row.c.model, row.c.uid, *newest)
+        # joined in the order of the index, where DISTINCT ON would sort: two thirds of the time
+        other = truth_set.alias()
+        is_newer = or_(
+            other.c.at > row.c.at, and_(other.c.at == row.c.at, other.c.source < row.c.source)
+        )
+        newer = select(other.c.uid).where(here.of(other), other.c.uid == row.c.uid, is_newer)
+        return sets.where(~newer.exists())
 
     def join_items(self, here: ScanRange, item: FromClause) -> FromClause:
         """Return the sets with what is true by them."""
