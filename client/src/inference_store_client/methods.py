@@ -31,6 +31,7 @@ from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
 from inference_store_client.errors import SettingsError
+from inference_store_client.evaluating import EvaluationOptions, evaluate
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
@@ -263,6 +264,18 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
         return rows[0] if rows else {}
 
     @asks
+    async def evaluate(
+        self,
+        group_by: str | Mapping[str, Any] | None = None,
+        **options: Unpack[EvaluationOptions],
+    ) -> Mapping[str, Any]:
+        """Compare the matches with their ground truth: the API's answer, as it is.
+
+        `group_by`: a metadata key or property to slice by; the worst slice comes first.
+        """
+        return await evaluate(self._transport, self._question, group_by, options)
+
+    @asks
     async def tag(self, *tags: str) -> TaggedInferences:
         """Add tags to the matches, at most 1,000; `tags = 'x'` finds them in a filter."""
         return await self._change_tags(add=tags)
@@ -409,6 +422,19 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         """Read what it did in a window: counts, latency, labels and scores over time."""
         request = reading.make_overview_request(self.model_id, since, until)
         return await reading.fetch(self._transport, Overview, request)
+
+    @asks
+    async def evaluate(
+        self,
+        group_by: str | Mapping[str, Any] | None = None,
+        *,
+        filter: Filter | None = None,
+        **options: Unpack[EvaluationOptions],
+    ) -> Mapping[str, Any]:
+        """Compare its inferences with their ground truth: as `inferences(filter).evaluate`."""
+        path = make_path("models", self.model_id, "inferences")
+        question = Question.make(path, filter, {})
+        return await evaluate(self._transport, question, group_by, options)
 
     @asks
     async def registration(self) -> Registration:

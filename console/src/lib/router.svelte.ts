@@ -12,6 +12,10 @@ export const SAVED = "view";
 /** In the place of an entry: the overview of a model. */
 export const OVERVIEW = "overview";
 
+/** In the place of an entry: how right a model was. */
+export const EVALUATE = "evaluate";
+const ENTRIES = [OVERVIEW, EVALUATE];
+
 export interface Link {
   model: string;
   /** The name of a list of `pages.ts`, in place of a model. */
@@ -61,7 +65,7 @@ export const EMPTY_LINK: Link = {
 };
 const NAMES = {
   ...{ filter: "f", time: "t", sort: "s", view: "v", columns: "c", size: "z", group: "g" },
-  ...{ selected: "sel", marked: "p", beside: "with", live: "live" },
+  ...{ selected: "sel", marked: "p", beside: "with", live: "live", search: "q" },
 } as const;
 
 function parseLink(fragment: string): Link {
@@ -75,7 +79,7 @@ function parseLink(fragment: string): Link {
   const names = Object.keys(NAMES) as (keyof typeof NAMES)[];
   const read = Object.fromEntries(names.map((name) => [name, given.get(NAMES[name]) ?? EMPTY_LINK[name]])) as Pick<Link, keyof typeof NAMES>;
   const view = VIEWS.includes(read.view) ? read.view : EMPTY_LINK.view;
-  return { ...EMPTY_LINK, ...read, view, model: decode(model), entry: entry === OVERVIEW ? OVERVIEW : "" };
+  return { ...EMPTY_LINK, ...read, view, model: decode(model), entry: ENTRIES.includes(entry) ? entry : "" };
 }
 
 export function formatLink(link: Link): string {

@@ -48,7 +48,7 @@ from .fields import ReceivedParameters, ScoreRange, Window
 from .http import read_in_thread
 from .inference_models import FIELD_PATTERN, MetadataAs, ResolvedTime, split_fields
 
-Include: TypeAlias = Literal["metadata", "predictions", "urls"]
+Include: TypeAlias = Literal["metadata", "predictions", "urls", "ground_truth"]
 MOST_INCLUDED: Final = 8
 _SMALL_CHARACTERS: Final = 1_000
 MOST_MODELS: Final = 1_000

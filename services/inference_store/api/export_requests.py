@@ -30,7 +30,7 @@ from .conditions import filter_field, read_requested_filter
 from .fields import Window
 
 Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
-Included: TypeAlias = Literal["metadata", "predictions"]
+Included: TypeAlias = Literal["metadata", "predictions", "ground_truth"]
 _EVERYTHING: Final[list[Included]] = ["metadata", "predictions"]
 
 
@@ -59,8 +59,8 @@ class ExportRequest(Body):
     """When the request came in. What comes in after the export was requested is not in it."""
     format: Format = "parquet"
     """The format of the parts."""
-    include: Annotated[list[Included], Field(max_length=2)] = Field(default=_EVERYTHING)
-    """What to write beside the inference itself."""
+    include: Annotated[list[Included], Field(max_length=3)] = Field(default=_EVERYTHING)
+    """What to write beside the inference itself; ground truth is a column of JSON."""
     blobs: BlobChoice | None = None
     """What the parts contain of the blobs: nothing (`none`); presigned `links`, with which anyone
     who has the file can read them until the export expires, for at most 7 days; or their bytes

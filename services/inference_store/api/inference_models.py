@@ -19,6 +19,7 @@ from inference_store.export.columns import (
     predictions_column,
 )
 from inference_store.inference.errors import Invalid
+from inference_store.inference.field_docs import Exact
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.inference.nearest import describe_alike, nearest
 from inference_store.platform.json_encoding import escape_text
@@ -26,7 +27,7 @@ from inference_store.query.aggregates.bins import plain
 from inference_store.query.explain import Explanation
 from inference_store.query.order import EXAMPLE
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
-from inference_store.query.read import MATCHED
+from inference_store.query.read import GROUND_TRUTH, MATCHED
 
 from .answer import Shown
 
@@ -130,6 +131,30 @@ class Urls(Shown):
     metadata: str | None
 
 
+class ShownTruthItem(Shown):
+    """One thing that is there."""
+
+    label: str | None
+    box: list[float] | None
+    """xmin, ymin, xmax, ymax in pixels, y down."""
+    text: str | None
+    value: Exact | None
+
+
+class ShownTruth(Shown):
+    """What one source says of an inference."""
+
+    source: str
+    complete: bool
+    """Whether `items` name all there is."""
+    revision: int
+    """Raised each time that the set is replaced."""
+    by: str
+    """Who set it."""
+    at: datetime
+    items: list[ShownTruthItem]
+
+
 class PartialPrediction(ShownPrediction):
     """The requested `fields` of a prediction."""
 
@@ -151,6 +176,8 @@ class ShownInference(_Columns):  # type: ignore[misc]
     metadata: list[ShownMetadataEntry] | dict[str, Any] | None = None
     """An object by key if `metadata_as` is `object`."""
     predictions: list[ShownPrediction] | None = None
+    ground_truth: list[ShownTruth] | None = None
+    """What sources say is true of it: a set for each; none: nobody has said anything."""
     urls: Urls | None = None
     cursor: str | None = None
     """A cursor that continues after it, if `cursors` is set."""
@@ -329,7 +356,8 @@ class FieldSelection:
             whole |= set() if part else {field}
         chosen = {name: frozenset(parts) for name, parts in parts_by_field.items()}
         chosen |= dict.fromkeys(whole, frozenset[str]())
-        return cls(frozenset(chosen) & {_METADATA, _PREDICTIONS, _URLS}, chosen, metadata_as)
+        parts = {_METADATA, _PREDICTIONS, _URLS, GROUND_TRUTH}
+        return cls(frozenset(chosen) & parts, chosen, metadata_as)
 
     def pick(self, item: dict[str, Any]) -> dict[str, Any]:
         """Return the chosen parts of an inference for JSON."""

@@ -18,6 +18,8 @@ from inference_store.query.aggregates import Aggregated, aggregate
 from inference_store.query.aggregates.aggregation import Aggregation
 from inference_store.query.bars import estimate_count
 from inference_store.query.deadline import Deadline, OutOfTime
+from inference_store.query.evaluation.evaluation import Evaluated, Evaluation
+from inference_store.query.evaluation.run import evaluate
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
 from inference_store.query.overview import Overview, read_overview
@@ -75,6 +77,14 @@ class InferenceAggregate(Aggregation, Conditions):
     model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
 
 
+class InferenceEvaluation(Evaluation, Conditions):
+    """How right the model was, of the inferences that satisfy every condition and have truth."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"group_by": "camera", "filter": "lighting = 'night'"}]}
+    )
+
+
 class CountQuery(Conditions):
     """Which inferences to count; everything that is given must hold."""
 
@@ -93,6 +103,10 @@ class AggregateAcross(Models, InferenceAggregate):
 
 class ShownAggregate(Aggregated, Explained):
     """Measures by groups."""
+
+
+class ShownEvaluation(Evaluated, Explained):
+    """How right the model was."""
 
 
 router = Router("inferences")
@@ -161,6 +175,19 @@ async def aggregate_inferences(
 ) -> Answer[ShownAggregate]:
     """Measures of the inferences that satisfy every condition, by groups."""
     return await _answer_aggregate(connection, access, body, model_id)
+
+
+@router.add(f"POST {INFERENCES}/evaluate", Right.READ, "Evaluate a model", *_REFUSALS)
+async def evaluate_inferences(
+    model_id: ModelId, body: InferenceEvaluation, connection: Querying, access: Asking
+) -> Answer[ShownEvaluation]:
+    """What is true against what was predicted, of the inferences that satisfy every condition and
+    have ground truth: in all, by label, and by slices."""
+    async with _asking(connection, access, body, model_id, "evaluate", _NARROW_AGGREGATE) as asked:
+        how: Any = {"deadline": asked.deadline, "unknown_keys": body.unknown_keys}
+        result = await evaluate(connection, asked.models[0], asked.query, body, **how)
+    asked.members["warnings"] += result.warnings
+    return Answer(ShownEvaluation.show(result, **asked.members))
 
 
 @router.add("POST /inferences/aggregate", _SOME, "Aggregate inferences across models", *_REFUSALS)

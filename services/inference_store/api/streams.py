@@ -22,6 +22,7 @@ from inference_store.api.answer import build_body, find_refusal
 from inference_store.export.columns import (
     DISTANCE,
     FIXED_COLUMNS,
+    TRUTH_COLUMNS,
     Column,
     Columns,
     Kind,
@@ -36,7 +37,7 @@ from inference_store.export.formats import FORMATS, Encoder
 from inference_store.index import key_registry
 from inference_store.inference.errors import Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS
-from inference_store.query.read import BLOBS
+from inference_store.query.read import BLOBS, GROUND_TRUTH
 
 from .access import Access
 from .answer import NAME, Answer, encode_json, write_warnings
@@ -55,7 +56,7 @@ _WITHOUT_ROOM: Final = {kind for kind, format in FORMATS.items() if not format.h
 _PAGE = 1000
 _MOST_OF_A_PAGE: Final = 1000  # the range of `limit`
 # With these an inference may be large.
-_LARGE: Final = {"metadata", "predictions", "urls"}
+_LARGE: Final = {"metadata", "predictions", "urls", GROUND_TRUTH}
 _PAGE_OF_LARGE = 100
 _LEAST_OF_A_PAGE = 10
 _PAGE_BYTES = 1_048_576
@@ -348,6 +349,7 @@ def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Co
             if "predictions" in chosen.include
             else None
         ),
+        truth=TRUTH_COLUMNS if GROUND_TRUTH in chosen.include else (),
     )
 
 

@@ -1,13 +1,11 @@
 """Thumbnails of inputs: many in one answer, or one; shown while the input is there."""
 
 import asyncio
-import os
-import sys
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import Process
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -44,6 +42,7 @@ from inference_store.inference.errors import (
 from inference_store.inference.events.event import parse_stored
 from inference_store.inference.field_docs import WHOLE, Body
 from inference_store.objects import Blobs
+from inference_store.platform.worker_process import kill_worker, make_command, start_worker
 from inference_store.query.lookup import read_visible
 from inference_store.query.read import Inference, get_storage_key, is_erased
 
@@ -59,9 +58,7 @@ _TOO_LARGE: Final = f"The input is over {MOST_INPUT_BYTES // 1024 // 1024} MiB."
 PICTURE_SECONDS: Final = 10.0
 """A picture takes no longer."""
 _MOST_THUMBNAIL_BYTES: Final = 2 * 1024 * 1024
-_COMMAND: Final = (sys.executable, "-P", "-m", "inference_store.api.thumbnail_worker")
-# Nothing else of the environment: it holds secrets.
-_NEEDED: Final = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+_COMMAND: Final = make_command("inference_store.api.thumbnail_worker")
 MOST_BYTES: Final = 64 * 1024 * 1024
 KEEP_SECONDS: Final = 600.0
 _OVERHEAD_BYTES: Final = 1024
@@ -110,20 +107,14 @@ class Decoder:
 
     async def _start(self) -> Process:
         if self._process is None:
-            environment = {name: os.environ[name] for name in _NEEDED if name in os.environ}
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
-            )
+            self._process = await start_worker(*self._command)
         return self._process
 
     async def aclose(self) -> None:
         """End the process; the next picture starts another."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        if process is not None:
+            await kill_worker(process)
 
 
 class ThumbnailCache:

@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
+import orjson
+
 from inference_store.index import tables
 from inference_store.index.key_registry import FROM_TEXT, KEY_TOO_LONG, KeySeen
 from inference_store.inference.events.event import parse_stored
@@ -38,6 +40,7 @@ from inference_store.platform.json_encoding import fit_times
 from inference_store.query.properties import LATENCIES, compute_latency
 from inference_store.query.read import (
     BLOBS,
+    GROUND_TRUTH,
     MATCHED,
     PREDICTION_FIELDS,
     STORAGE_KEYS,
@@ -193,6 +196,9 @@ _COLUMNS: Final[Mapping[str, tuple[Kind, Read]]] = {
     DISTANCE: (Kind.FLOAT, lambda rows: [row.distance for row in rows]),
 }
 FIXED_COLUMNS: Final = tuple(Column(name, kind) for name, (kind, _) in _COLUMNS.items())
+
+
+TRUTH_COLUMNS: Final = (Column(GROUND_TRUTH, Kind.TEXT),)
 
 
 def link_columns(blobs: Iterable[str]) -> list[Column]:
@@ -422,12 +428,14 @@ def read_predictions(column: Column, rows: Sequence[Row]) -> list[Sequence[Seque
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns, in their order; `metadata`, `predictions` None: not included."""
+    """The columns, in their order; `metadata`, `predictions` None: not included. `truth`: one of
+    JSON, if it is included."""
 
     fixed: Sequence[Column]
     links: Sequence[Column] = ()
     metadata: MetadataColumns | None = None
     predictions: Column | None = None
+    truth: Sequence[Column] = ()
     contents: Sequence[Column] = ()
 
     @classmethod
@@ -447,13 +455,14 @@ class Columns:
             ],
             metadata=choose_columns(keys, None) if "metadata" in include else None,
             predictions=predictions_column(()) if "predictions" in include else None,
+            truth=TRUTH_COLUMNS if GROUND_TRUTH in include else (),
         )
 
     def list_all(self) -> list[Column]:
         """Return all columns."""
         metadata = () if self.metadata is None else self.metadata.columns
         predictions = () if self.predictions is None else (self.predictions,)
-        return [*self.fixed, *self.links, *metadata, *predictions, *self.contents]
+        return [*self.fixed, *self.links, *metadata, *predictions, *self.truth, *self.contents]
 
     def read(self, rows: Sequence[Row]) -> list[Values]:
         """Return the values of each column."""
@@ -463,6 +472,7 @@ class Columns:
             values += self.metadata.read([row.inference.metadata or b"[]" for row in rows])
         if self.predictions is not None:
             values.append(read_predictions(self.predictions, rows))
+        values += [[row.inference.truth for row in rows] for _ in self.truth]
         values += [_read_blobs(column, rows) for column in self.contents]
         return values
 
@@ -501,4 +511,6 @@ def format_inference(
         item["metadata"] = show_metadata(inference.metadata)
     if inference.prediction_values is not None:
         item["predictions"] = inference.predictions
+    if inference.truth is not None:
+        item[GROUND_TRUTH] = orjson.Fragment(inference.truth)
     return item

@@ -54,7 +54,7 @@ _SECONDS: Final = 30.0
 """The longest search for one list; then it goes on with what was found."""
 _HERE: Final = inference.c
 _UIDS: Final = ARRAY(UUID_TYPE(as_uuid=True))
-Included: TypeAlias = Literal["metadata", "predictions"]
+Included: TypeAlias = Literal["metadata", "predictions", "ground_truth"]
 Measure: TypeAlias = Callable[[Sequence[UUID]], Awaitable[Sequence[int]]]
 """Returns the bytes of each of some members."""
 

@@ -15,23 +15,35 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    case,
     cast,
     func,
+    literal_column,
     null,
     or_,
     select,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, TEXT
+from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, TEXT, aggregate_order_by
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared_statement import PreparedStatement
-from inference_store.index.tables import erasing, inference, inference_alias, label, prediction
+from inference_store.index.tables import (
+    erasing,
+    inference,
+    inference_alias,
+    label,
+    prediction,
+    truth,
+    truth_set,
+)
 from inference_store.inference.metadata import encode_entries
 
 METADATA, PREDICTIONS, MATCHED = "metadata", "predictions", "matched"
+GROUND_TRUTH: Final = "ground_truth"
 _MOST_AHEAD = 200
+_NONE: Final[ColumnElement[Any]] = literal_column("'[]'::json")
 _NO_ENTRIES: Final = encode_entries(())
 _PREDICTED: Final = (
     label.c.name.label("label"),
@@ -59,6 +71,8 @@ class Inference(NamedTuple):
     """Its entries, as they are stored."""
     prediction_values: Sequence[Sequence[Any]] | None = None
     """The values of each prediction, in the order of PREDICTION_FIELDS."""
+    truth: str | None = None
+    """What sources say, as JSON: a list of sets."""
 
     @property
     def predictions(self) -> list[dict[str, Any]] | None:
@@ -101,11 +115,12 @@ async def read(
     parameters = {"model": model, "uids": uids, "uid": uids[0]}
     rows = {row["uid"]: row for row in await statement.fetch(connection, parameters)}
     predicted = await _read_predictions(connection, parameters) if apart else None
-    return [
+    found = [
         _make_inference(rows[uid], include, None if predicted is None else predicted.get(uid, ()))
         for uid in uids
         if uid in rows
     ]
+    return await _add_truth(connection, found, include, {"models": [model], "uids": uids})
 
 
 async def read_of_several(
@@ -121,8 +136,10 @@ async def read_of_several(
             one for model in models for one in await read(connection, model, uids, include=include)
         ]
     statement = _build_many(METADATA in include, PREDICTIONS in include, several=True)
-    rows = await statement.fetch(connection, {"models": models, "uids": uids})
-    return [_make_inference(row, include, None) for row in rows]
+    parameters = {"models": models, "uids": uids}
+    rows = await statement.fetch(connection, parameters)
+    found = [_make_inference(row, include, None) for row in rows]
+    return await _add_truth(connection, found, include, parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +169,7 @@ async def make_ahead(
     connection: AsyncConnection, include: Collection[str], limit: int
 ) -> Ahead | None:
     """Return the columns to read with the hits; None: they are read afterwards."""
-    if limit > _MOST_AHEAD or await is_distributed_cached(connection):
+    if limit > _MOST_AHEAD or GROUND_TRUTH in include or await is_distributed_cached(connection):
         return None
     return Ahead(include)
 
@@ -172,6 +189,51 @@ def _make_inference(
         metadata=(row[METADATA] or _NO_ENTRIES) if METADATA in include else None,
         prediction_values=predicted,
     )
+
+
+async def _add_truth(
+    connection: AsyncConnection,
+    inferences: list[Inference],
+    include: Collection[str],
+    parameters: Mapping[str, Any],
+) -> list[Inference]:
+    if GROUND_TRUTH not in include:
+        return inferences
+    rows = await _build_truth().fetch(connection, parameters)
+    by_uid = {row["uid"]: row["sets"] for row in rows}
+    return [one._replace(truth=by_uid.get(one.uid, "[]")) for one in inferences]
+
+
+@cache
+def _build_truth() -> PreparedStatement:
+    """Build the statement for ground truth, as the JSON that answers have."""
+    here, item = truth_set.c, truth.c
+    corners = func.json_build_array(item.xmin, item.ymin, item.xmax, item.ymax)
+    box = case((item.xmin.is_not(None), corners))
+    one = _build_object(label=label.c.name, box=box, text=item.text, value=item.value)
+    items = select(func.coalesce(func.json_agg(aggregate_order_by(one, item.ordinal)), _NONE))
+    items = items.select_from(truth.outerjoin(label, label.c.label == item.label)).where(
+        item.model == here.model, item.uid == here.uid, item.source == here.source
+    )
+    utc = func.timezone(literal_column("'UTC'"), here.at)
+    said = _build_object(
+        source=here.source,
+        complete=here.complete,
+        revision=here.revision,
+        by=here.by,
+        at=func.to_char(utc, literal_column("""'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'""")),
+        items=items.correlate(truth_set).scalar_subquery(),
+    )
+    sets = cast(func.json_agg(aggregate_order_by(said, here.source)), TEXT).label("sets")
+    query = select(here.uid, sets).where(_match_some_of_several(truth_set))
+    return PreparedStatement(query.group_by(here.uid))
+
+
+def _build_object(**members: ColumnElement[Any]) -> ColumnElement[Any]:
+    parts: list[ColumnElement[Any]] = []
+    for name, value in members.items():
+        parts += literal_column(f"'{name}'"), value
+    return func.json_build_object(*parts)
 
 
 async def _read_predictions(

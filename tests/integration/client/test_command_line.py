@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import arro3.io
+import httpx
 import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -79,6 +80,33 @@ async def test_models_overviews_and_inferences(istore: Istore) -> None:
     assert process.stderr is not None
     assert await process.stderr.read() == b""
     assert await process.wait() in {0, 141}
+
+
+async def test_evaluations(istore: Istore) -> None:
+    async with httpx.AsyncClient(base_url=istore.url) as http:
+        for number, items in ((7, []), (8, [{"label": "car"}]), (10, [{"label": "person"}])):
+            path = f"/v1/models/{MODEL}/inferences/frame-{number:03d}/ground-truth"
+            assert (await http.put(path, json={"items": items})).status_code == 200
+    words = ("evaluate", MODEL, "--task", "labels", "--by", "data_source")
+    shown = await istore.run(*words)
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "3 of 100 inferences have ground truth."
+    assert lines[1] == "They are too few: no figure says much."
+    [head] = [line for line in lines if line.startswith("data_source")]
+    assert head.split() == ["data_source", "n", "accuracy", "worse"]
+    [row] = [line for line in lines if line.startswith("hallway")]
+    assert "(too few)" in row
+    [answer] = read_lines((await istore.run(*words, "--filter", "ok", "--json")).stdout)
+    assert (answer["inferences"], answer["labelled"], answer["labels"]["accuracy"]["n"]) == (
+        90,
+        3,
+        2,
+    )
+    boxes = await istore.run("evaluate", MODEL, "--task", "boxes", "--iou", "0.7", "--score", "0.5")
+    assert "precision" in boxes.stdout
+    assert "ap_75" in boxes.stdout
+    wrong = await istore.run("evaluate", MODEL, "--by", "data_sorce")
+    assert (wrong.returncode, "data_source" in wrong.stderr) == (1, True)
 
 
 _ERRORS = [

@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "query": "Show the inferences that match.",
     "count": "Count the inferences that match.",
     "aggregate": "Show counts, means and other measures of the inferences that match, by groups.",
+    "evaluate": "Compare what a model said with the ground truth: in all, by label, by slices.",
     "overview": "Show what a model did over time: inferences, errors, latency, labels, scores.",
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",

@@ -35,8 +35,8 @@ from inference_store.query.filters.typed import Kind
 from .bins import PATTERN, width_of
 
 Needs: TypeAlias = Literal["sums", "values", "bins", "percentiles"]
-Sum: TypeAlias = Literal["number", "low", "high", "squares", "total", "true"]
-"""What is added up of values; `true`: how many are."""
+Sum: TypeAlias = Literal["number", "low", "high", "squares", "total", "true", "bytes"]
+"""What is added up of values; `true`: how many are; `bytes`: all of them, one after the other."""
 SUMMED: Final = frozenset({"sums", "percentiles"})
 _ALL: Final[frozenset[Kind]] = frozenset({"number", "string", "bool", "timestamp"})
 ORDERED: Final[frozenset[Kind]] = frozenset({"number", "string", "timestamp"})

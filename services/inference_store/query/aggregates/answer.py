@@ -151,10 +151,11 @@ _FORMATTERS: Final[Mapping[str, Callable[[Measure, Result, Counter[Any]], Any]]]
 def name_key(aggregation: Aggregation, dimensions: Sequence[Dimension], key: Key) -> dict[str, Any]:
     """Return a group's key by the names of its parts; None: there is no value."""
     parts = zip(aggregation.group_by, dimensions, key, strict=True)
-    return {by.name: _format_value(dimension, value) for by, dimension, value in parts}
+    return {by.name: format_value(dimension, value) for by, dimension, value in parts}
 
 
-def _format_value(dimension: Dimension, value: Any) -> Any:
+def format_value(dimension: Dimension, value: Any) -> Any:
+    """Return what a group is of: a value, the begin of a span of time, or the bounds of a bin."""
     if value is None:
         return None
     bounds: Any = dimension.by

@@ -61,6 +61,9 @@ MOST_ROWS: Final = 100_000
 WORKERS: Final = 2
 # Memory for one process's sort: the inferences of one label in one partition.
 _SORTING: Final = {"work_mem": "32MB"}
+# Tables that are all read, partition by partition, in the order of uids that their indexes have:
+# it takes half as long as hashes of millions of uids.
+_IN_ORDER: Final = {"enable_partitionwise_join": "on", "enable_hashjoin": "off", **_SORTING}
 
 
 class _Reading(NamedTuple):
@@ -172,7 +175,9 @@ class Collector:
             verb = "add up" if statement.counts is None else "count values of"
             what = f"{verb} {operand.source}"
         is_apart = statement.has_equal(self.query)
-        return [_Reading(statement.build, what, is_apart=is_apart)]
+        joined = operand is not None and operand.rows is not None and not self.query.conditions
+        settings = _IN_ORDER if joined else {}
+        return [_Reading(statement.build, what, settings=settings, is_apart=is_apart)]
 
     async def _read(self, statement: Statement, *, by_model: bool) -> AsyncIterator[_Row]:
         """Yield the rows of all parts, each with its model if it matters which of several it is."""

@@ -1,9 +1,10 @@
 """What the names of an aggregation mean: what they do in a filter, and as what a key is read."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import key_registry
@@ -12,6 +13,7 @@ from inference_store.inference.errors import ImpossibleComparison, Invalid, Inva
 from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.inference.nearest import counted, describe_nearest, nearest, shortened, suggest
 from inference_store.query.cql2.tree import Named, Refusal, SourceRange
+from inference_store.query.deadline import ScanRange
 from inference_store.query.filters.check import to_predicate
 from inference_store.query.filters.names import (
     KINDS,
@@ -30,12 +32,15 @@ from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Pro
 
 from .aggregation import ORDERED, TypedName
 
-Source: TypeAlias = Literal["inference", "metadata", "prediction", "label", "time"]
+Source: TypeAlias = Literal["inference", "metadata", "prediction", "label", "time", "rows"]
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A resolved name. `key`: the integer of a metadata key; 0: no inference has it."""
+    """A resolved name. `key`: the integer of a metadata key; 0: no inference has it.
+
+    `rows`: of the source `rows`, what it is a column of; the range limits each table in it.
+    """
 
     source: Source
     name: str
@@ -43,10 +48,13 @@ class Operand:
     many: bool = False
     stored: Stored = "other"
     key: int = 0
+    rows: Callable[[ScanRange], Select[Any]] | None = None
 
     @property
     def is_label(self) -> bool:
         """Check whether its raw values are integers of labels, which are named afterwards."""
+        if self.rows:  # a text that is stored as a number is a label
+            return self.kind == "string" and self.stored == "whole"
         return self.name == ("top_label" if self.source == "inference" else "label") and (
             self.source != "metadata"
         )
@@ -54,7 +62,7 @@ class Operand:
     @property
     def is_apart(self) -> bool:
         """Check whether its values are in another table than inferences."""
-        return self.source in {"metadata", "prediction", "label"}
+        return self.source in {"metadata", "prediction", "label", "rows"}
 
     @property
     def is_single_key(self) -> bool:
@@ -63,8 +71,8 @@ class Operand:
 
     def of(self, row: Any) -> Any:
         """Return its value in a row, in SQL."""
-        if self.source == "metadata":
-            return row.c.value
+        if self.source in {"metadata", "rows"}:
+            return row.c[self.name if self.rows else "value"]
         sql = (PROPERTIES if self.source == "inference" else PREDICTION_COLUMNS)[self.name].sql
         assert sql is not None
         return sql(row)

@@ -78,7 +78,7 @@ async def aggregate(
     collector = Collector(connection, numbered, query, deadline)
     groups: tuple[Dimension, ...] = ()
     for n, by in enumerate(aggregation.group_by):
-        groups += (await _read_dimension(collector, names, by, f"group_by[{n}]"),)
+        groups += (await read_dimension(collector, names, by, f"group_by[{n}]"),)
     summed = await _add_up(collector, groups, measures)
     for measure in measures:
         await _count(collector, groups, summed, measure)
@@ -128,9 +128,10 @@ def _resolve(names: FilterCheck, measure: MeasureBody, path: str) -> Operand | N
     return operand
 
 
-async def _read_dimension(
+async def read_dimension(
     collector: Collector, names: FilterCheck, by: GroupBody, path: str
 ) -> Dimension:
+    """Return what a group is by. Raises what `aggregate` raises."""
     if by.is_label:
         return Dimension(LABEL)
     if by.time is not None:

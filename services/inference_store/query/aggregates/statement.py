@@ -26,7 +26,7 @@ from sqlalchemy import (
     true,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import TEXT
+from sqlalchemy.dialects.postgresql import BYTEA, TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.sql.selectable import CompoundSelect
 
@@ -72,7 +72,7 @@ NUMBER: Final = Column(None, "number")
 
 def merge(column: Column, one: Any, other: Any) -> Any:
     """Add up what two parts have in a column; None: there is no value."""
-    if column.sum in {"low", "high"}:
+    if column.sum in {"low", "high", "total", "squares"}:
         one, other = exact(one), exact(other)
     if one is None or other is None:
         return other if one is None else one
@@ -185,7 +185,7 @@ class _Rows:
         if query.conditions:
             self.joined: FromClause = build_matches(query, here).subquery()
         elif leads is not None and leads.is_apart and (by_label or leads != LABEL):
-            self.joined = self._leader = _table(leads).alias()
+            self.joined = self._leader = _table(leads, self._scope).alias()
             self.tests = [self._scope.of(self.joined), _is_of_key(leads, self.joined)]
             if by_label:
                 self._number = func.count(self.joined.c.uid.distinct())
@@ -217,7 +217,7 @@ class _Rows:
         self._number = _as_whole(self._each)
 
     def _join(self, operand: Operand, by: By = "value", *, outer: bool = False) -> FromClause:
-        row = _table(operand).alias()
+        row = _table(operand, self._scope).alias()
         there = and_(self._scope.of(row), row.c.uid == self.uid, _is_of_key(operand, row))
         if operand == LABEL or (operand.many and by != "value"):
             # each label or bin of an inference once, however many rows have it
@@ -243,6 +243,7 @@ class _Rows:
         if operand == TIME:
             return _find_bin(operand, self.uid, dimension.by)
         is_own = operand == LABEL and leads is not None and leads.source == "prediction"
+        is_own = is_own or self._has(operand)
         by = dimension.by
         if not operand.is_apart:
             row = self._join_inference()
@@ -252,28 +253,38 @@ class _Rows:
             row, by = self._join(operand, by, outer=True), "value" if operand.many else by
         return _group_by(operand, operand.raw(row), by)
 
+    def _has(self, operand: Operand) -> bool:
+        """Check whether it is a column of the rows that lead."""
+        return operand.rows is not None and operand.rows == getattr(self._leads, "rows", None)
+
     def add_up(self, column: Column) -> ColumnElement[Any]:
         """Return a column of the result."""
         operand, name = column
         if operand is None:
             return self._number
-        row = self._leader if operand == self._leads else self._join_inference()
+        is_own = operand == self._leads or self._has(operand)
+        row = self._leader if is_own else self._join_inference()
         if name == "number":
             return func.count(operand.raw(row)) if self._each is None else self._number
         value = operand.of(row)
         if name == "true":
             return func.count().filter(value.is_(True))
+        if name == "bytes":
+            return func.string_agg(value, bind_one(b"", BYTEA()))
         if name in {"low", "high"}:
             if operand.source == "metadata" and operand.kind == "string":
                 value = func.coalesce(row.c.whole, value)
             return func.min(value) if name == "low" else func.max(value)
         # of a double the decimal that its shortest spelling is
         number = cast(cast(value, Text()) if operand.stored == "double" else value, Numeric())
+        number = value if operand.rows and operand.stored == "other" else number
         power = number if name == "total" else number * number
         return func.sum(power if self._each is None else power * self._each)
 
 
-def _table(operand: Operand) -> FromClause:
+def _table(operand: Operand, scope: ScanRange) -> FromClause:
+    if operand.rows is not None:
+        return operand.rows(scope).subquery()
     return SIDE_TABLES[operand.kind] if operand.source == "metadata" else prediction
 
 

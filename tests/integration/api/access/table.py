@@ -63,6 +63,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/v1/inferences/query"): Row(READ, SOME, 200, {}),
     ("POST", "/v1/inferences/count"): Row(READ, SOME, 200, {}),
     ("POST", f"{_M}/inferences/aggregate"): Row(READ, MODEL, 200, {}),
+    ("POST", f"{_M}/inferences/evaluate"): Row(READ, MODEL, 200, {}),
     ("POST", "/v1/inferences/aggregate"): Row(
         READ, SOME, 200, {"group_by": ["model_id", "project_id"]}
     ),
@@ -76,6 +77,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_I}/metadata"): Row(READ_INPUTS, MODEL, 200),
     ("POST", f"{_I}/metadata"): Row(ANNOTATE, MODEL, 200, _ITEM),
     ("POST", f"{_M}/inferences/tags"): Row(ANNOTATE, MODEL, 200, _TAGS),
+    ("PUT", f"{_I}/ground-truth"): Row(ANNOTATE, MODEL, 200, {"items": []}),
+    ("GET", f"{_I}/ground-truth"): Row(READ, MODEL, 200),
+    # the source has said nothing
+    ("DELETE", f"{_I}/ground-truth"): Row(ANNOTATE, MODEL, 404, query="?source=nobody"),
     ("GET", f"{_I}/drawing"): Row(READ, MODEL, 200),
     # its input is no picture
     ("GET", f"{_I}/thumbnail"): Row(READ_INPUTS, MODEL, 422),

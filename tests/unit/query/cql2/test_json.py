@@ -77,7 +77,7 @@ def test_names_the_path_of_a_mistake() -> None:
         (make_equality({"type": "Point", "coordinates": 1}), "filter.args[1]", "lists of numbers"),
         (make_equality({"bbox": [1, 2, True, 4]}), "filter.args[1]", "lists of numbers"),
         ({"op": "foo", "args": []}, "filter", "there is no function foo"),
-        ({"op": "foo", "args": []}, "filter", "known are prediction, count_predictions, distance"),
+        ({"op": "foo", "args": []}, "filter", "known are prediction, count_predictions, truth"),
     ]
     for value, path, message in cases:
         with pytest.raises(InvalidFilter) as refused:

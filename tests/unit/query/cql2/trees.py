@@ -108,7 +108,8 @@ predicates = st.one_of(
     names,
     *_CONDITIONS,
     _draw_operation("prediction"),
-    _draw_operation("=", _draw_operation("count_predictions"), numeric),
+    _draw_operation("truth"),
+    _draw_operation("=", _draw_operation("count_predictions"), _draw_operation("count_truth")),
     _draw_operation("<", _draw_operation("distance", names, _draw_shapes(2)), numbers),
 )
 

@@ -117,7 +117,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_names() -> None:
         ("data_size_bytes > 10", ("data_size", "data_content_type", "data_source")),
         ("metadata.data_size_bytes > 10", ("data_source",)),
         ("sent(data_size_bytes)", ("data_source",)),
-        ("to_label = 'x'", ("top_label",)),
+        ("to_label = 'x'", ("top_label", "truth_label")),
         ("sent(received_at)", ()),
     ]:
         refusal = find_refusal(text, UnknownKey, known_keys)
