@@ -227,7 +227,7 @@ def test_entries_of_a_segment_are_overwritten_in_place(blobs: Blobs) -> None:
     known = frozenset({sha256(packed.tar).hexdigest()})
     for number in range(2):
         name = {f"{ids[number]}.data": None}
-        rewrite = Rewrite(place, names=name, hashes=known, size=len(packed.tar))
+        rewrite = Rewrite(place, names=name, hashes=known, sizes=frozenset({len(packed.tar)}))
         [read] = blobs.read_segments([rewrite])
         assert (read.fault, read.bytes) == (None, len(b"datum 0"))
         blobs.write_segments([read])

@@ -15,8 +15,14 @@ from inference_store.grpc_messages import message
 from inference_store.local.folder import LocalStackError
 from inference_store.local.stack import Stack
 
-from .models import CHAT, DEMO_MODELS, FACES, PEOPLE, Request, Rest
-from .sources import digit_requests, frame_requests, specimen_requests
+from .models import CHAT, DEMO_MODELS, FACES, LABELLED, PEOPLE, Request, Rest
+from .sources import (
+    digit_requests,
+    digit_truth,
+    frame_requests,
+    frame_truth,
+    specimen_requests,
+)
 from .texts import chat_requests, sentence_requests
 
 _INDEXED_SECONDS = 300.0
@@ -26,7 +32,7 @@ _POLL_SECONDS = 0.2
 def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
     """Send a request for each missing inference to the models, through the proxy; return how many.
 
-    Returns when all are indexed. Raises LocalStackError.
+    Returns when all are indexed and their ground truth is loaded. Raises LocalStackError.
     """
     # others, such as a user's own pictures, do not count
     there = {
@@ -51,6 +57,9 @@ def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
             _send_all(missing, stack, lambda: show(f"{next(numbers)} of {total} calls answered"))
         )
         _wait_indexed(stack, rest, show)
+    truth = (frame_truth(FACES), frame_truth(PEOPLE), digit_truth())
+    for model, rows in zip(LABELLED, truth, strict=True):
+        rest.load_truth(model.model_id, rows)
     return total
 
 

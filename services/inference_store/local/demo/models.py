@@ -4,7 +4,7 @@ import json
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,11 +33,19 @@ class Rest:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Return the answer's JSON. Raises LocalStackError with the API's own text of a refusal."""
+        return self._ask(method, path, None if body is None else json.dumps(body), "json")
+
+    def load_truth(self, model_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Load ground truth, which changes nothing a second time. Raises LocalStackError."""
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        self._ask("POST", f"/v1/models/{model_id}/ground-truth", lines, "x-ndjson")
+
+    def _ask(self, method: str, path: str, body: str | None, content_type: str) -> Any:
         request = urllib.request.Request(
             self.address + path,
             method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            data=None if body is None else body.encode(),
+            headers={"Content-Type": f"application/{content_type}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
@@ -89,6 +97,10 @@ class DemoModel:
     def count(self, rest: Rest) -> int:
         """Return how many of the inferences are indexed. Raises LocalStackError."""
         return rest.count(self.model_id, {"filter": f"inference_id LIKE '{self.prefix}%'"})
+
+    def has_truth(self, rest: Rest) -> bool:
+        """Check whether its ground truth is loaded, if it has any. Raises LocalStackError."""
+        return self not in LABELLED or rest.count(self.model_id, {"filter": "has_truth"}) > 0
 
     def register(self, rest: Rest) -> None:
         """Register this model with the store; repeatable. Raises LocalStackError."""
@@ -150,6 +162,8 @@ CHAT = DemoModel(
     "chat-",
     "chat",
 )
+LABELLED = (FACES, PEOPLE, DIGITS)
+"""The models whose ground truth the demo has."""
 DEMO_MODELS = (FACES, PEOPLE, SHAPES, DIGITS, TOPICS, CHAT)
 
 

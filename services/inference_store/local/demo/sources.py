@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -109,18 +110,45 @@ def frame_requests(model: DemoModel) -> Iterator[Request]:
         yield Request(model, f"{FRAME}{number:05d}", sent, [*items, captured_at], refused=cut)
 
 
-@cache  # two models see each
-def _take_frame(number: int) -> tuple[bytes, Sequence[tuple[str, str, str]]]:
+class _Shot(NamedTuple):
+    """What a camera looks at."""
+
+    source: str
+    name: str
+    """Of the photograph, or of the visitor."""
+    right: float
+    down: float
+    """−1 to 1."""
+    part: tuple[int, int, int, int]
+    """Of the photograph: left, top, width and height in pixels."""
+
+
+def _aim(number: int) -> _Shot:
+    """Return what the frame shows."""
     visitors, rest = divmod(number, _ENTRANCE_EVERY)
     if rest == _ENTRANCE_AT:
-        source, name, right, down = _ENTRANCE, f"visitor-{visitors:02}", 0.0, 0.0
-        image = _take_visitor(visitors)
+        return _Shot(_ENTRANCE, f"visitor-{visitors:02}", 0.0, 0.0, (0, 0, WIDTH, HEIGHT))
+    at = (number - visitors) // FRAMES_A_SHOT
+    name, source = PHOTOGRAPHS[at % len(PHOTOGRAPHS)]
+    # Pan, tilt and zoom oscillate without a common period: no two frames are equal.
+    right, down = math.sin(number * 0.61), math.sin(number * 0.37)
+    zoom = 0.7 + 0.25 * math.sin(number * 0.23)
+    height, width = _read(name).shape[:2]
+    largest = min(width, height * WIDTH / HEIGHT)
+    across, tall = int(largest * zoom), int(largest * zoom * HEIGHT / WIDTH)
+    left, top = int((width - across) * (1 + right) / 2), int((height - tall) * (1 + down) / 2)
+    return _Shot(source, name, right, down, (left, top, across, tall))
+
+
+@cache  # two models see each
+def _take_frame(number: int) -> tuple[bytes, Sequence[tuple[str, str, str]]]:
+    source, name, right, down, (left, top, across, tall) = _aim(number)
+    if source == _ENTRANCE:
+        image = _take_visitor(number // _ENTRANCE_EVERY)
     else:
-        at = (number - visitors) // FRAMES_A_SHOT
-        name, source = PHOTOGRAPHS[at % len(PHOTOGRAPHS)]
-        # Pan, tilt and zoom oscillate without a common period: no two frames are equal.
-        right, down = math.sin(number * 0.61), math.sin(number * 0.37)
-        image = _crop(_read(name), right, down, 0.7 + 0.25 * math.sin(number * 0.23))
+        part = _read(name)[top : top + tall, left : left + across]
+        frame = cv2.resize(part, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
+        image = np.asarray(frame, dtype=np.uint8)
     latitude, longitude = _PLACES[source]
     brightness = round(float(image.mean()), 1)
     position = {"angle": str(round(30 * right, 1)), "tilt": str(round(12 * down, 1))}  # degrees
@@ -136,9 +164,14 @@ def _take_frame(number: int) -> tuple[bytes, Sequence[tuple[str, str, str]]]:
     ]
 
 
+def _place_face(visitor: int) -> tuple[int, int]:
+    """Return the left and top edge of a visitor's face in pixels."""
+    return 100 + int(80 * math.sin(visitor)), 50 + int(40 * math.sin(visitor * 2.3))
+
+
 def _take_visitor(visitor: int) -> Image:
     wall = _read("brick")[:HEIGHT, :WIDTH, 0].astype(np.float64)
-    left, top = 100 + int(80 * math.sin(visitor)), 50 + int(40 * math.sin(visitor * 2.3))
+    left, top = _place_face(visitor)
     face = cv2.resize(_faces()[visitor], (_FACE, _FACE), interpolation=cv2.INTER_CUBIC)
     wall[top : top + _FACE, left : left + _FACE] = face
     noise = np.random.default_rng(visitor).normal(0, _NOISE * visitor, wall.shape)
@@ -146,16 +179,49 @@ def _take_visitor(visitor: int) -> Image:
     return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2BGR), dtype=np.uint8)
 
 
-def _crop(image: Image, right: float, down: float, zoom: float) -> Image:
-    """Return the part at (right, down), each −1 to 1; `zoom`: its share of the largest."""
-    height, width = image.shape[:2]
-    largest = min(width, height * WIDTH / HEIGHT)
-    across, tall = int(largest * zoom), int(largest * zoom * HEIGHT / WIDTH)
-    start = int((width - across) * (1 + right) / 2)
-    top = int((height - tall) * (1 + down) / 2)
-    part = image[top : top + tall, start : start + across]
-    frame = cv2.resize(part, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
-    return np.asarray(frame, dtype=np.uint8)
+# What is in the photographs, as (left, top, right, bottom) in pixels.
+_SEEN: Final = {
+    "astronaut": {"face": (168, 72, 290, 198), "person": (20, 14, 362, 512)},
+    "camera": {"face": (182, 80, 262, 205), "person": (0, 62, 330, 512)},
+}
+_LEAST_SEEN = 0.4  # of a box, else it counts as outside the frame
+
+
+def frame_truth(model: DemoModel) -> Iterator[dict[str, Any]]:
+    """Yield what is true of each frame that the model can read: an id, and boxes of its class."""
+    [label] = model.class_labels
+    for number in range(FRAMES):
+        if number % _CUT_EVERY != _CUT_AT:
+            boxes = [box for box in _boxes_of(number, label) if box is not None]
+            items = [{"label": label, "box": box} for box in boxes]
+            yield {"inference_id": f"{FRAME}{number:05d}", "items": items}
+
+
+def _boxes_of(number: int, label: str) -> Iterator[list[float] | None]:
+    """Yield each box of the frame in its pixels; None: too little of it is inside."""
+    source, name, _, _, (left, top, across, tall) = _aim(number)
+    if source == _ENTRANCE:
+        x, y = _place_face(number // _ENTRANCE_EVERY)
+        stood = [(x, y, x + _FACE, y + _FACE)]
+    elif name == _SHEET:
+        side = _read(_SHEET).shape[0] // _SHEET_SIDE
+        cells = product(range(_SHEET_SIDE), repeat=2)
+        stood = [(c * side, r * side, (c + 1) * side, (r + 1) * side) for r, c in cells]
+    else:
+        stood = [_SEEN[name][label]] if name in _SEEN else []
+    for box in stood:
+        edges = zip(box, (left, top) * 2, (across, tall) * 2, (WIDTH, HEIGHT) * 2, strict=True)
+        scaled = [(at - start) * pixels / of for at, start, of, pixels in edges]
+        inside = [
+            min(max(at, 0.0), most) for at, most in zip(scaled, (WIDTH, HEIGHT) * 2, strict=True)
+        ]
+        is_seen = _area(inside) >= _LEAST_SEEN * _area(scaled)
+        yield [round(at, 1) for at in inside] if is_seen else None
+
+
+def _area(box: Sequence[float]) -> float:
+    xmin, ymin, xmax, ymax = box
+    return (xmax - xmin) * (ymax - ymin)
 
 
 def specimen_requests() -> Iterator[Request]:
@@ -185,13 +251,26 @@ _BRIGHTEST = 16.0
 _SEED = 7
 
 
-def digit_requests() -> Iterator[Request]:
-    """Yield the digits that the classifier was not trained on, always the same ones."""
+@cache
+def _held_out_digits() -> Sequence[tuple[int, NDArray[np.float64]]]:
+    """Return the number of each digit and its pixels, with the true class behind them."""
     # as scikit-learn reads and divides them, without the seconds that its import takes
     with gzip.open(_find("digits"), "rt") as file:
         data = np.loadtxt(file, delimiter=",")
-    for sample in np.random.RandomState(_SEED).permutation(len(data))[:HELD_OUT]:
-        *pixels, true_label = data[sample]
+    held_out = np.random.RandomState(_SEED).permutation(len(data))[:HELD_OUT]
+    return [(int(sample), data[sample]) for sample in held_out]
+
+
+def digit_truth() -> Iterator[dict[str, Any]]:
+    """Yield the true class of each digit, by the digit's id."""
+    for sample, (*_, true_label) in _held_out_digits():
+        id = f"{DIGITS.prefix}{sample:04d}"
+        yield {"inference_id": id, "items": [{"label": str(int(true_label))}]}
+
+
+def digit_requests() -> Iterator[Request]:
+    """Yield the digits that the classifier was not trained on, always the same ones."""
+    for sample, (*pixels, true_label) in _held_out_digits():
         grey = (np.reshape(pixels, (_SIDE, _SIDE)) / _BRIGHTEST * 255).astype(np.uint8)
         large = cv2.resize(grey, None, fx=_SCALE, fy=_SCALE, interpolation=cv2.INTER_NEAREST)
         items = [("true_label", "string", str(int(true_label))), ("sample", "int", str(sample))]

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ def tell(
             answers = [rest.ask("POST", query.path, query.body) for query in QUERIES]
             for query, answer in zip(QUERIES, answers, strict=True):
                 curl = rest.curl(query.path, query.body)
-                screen.step(f"# {query.words}\n{curl}\n{short(answer)}\n")
+                screen.step(f"# {query.words}\n{curl}\n{query.show(answer)}\n")
             for item in answers[0]["items"][:1]:
                 path = f"/v1/models/{FACES.model_id}/inferences/uid:{item['uid']}/data"
                 curl = f"curl -s {rest.address}{path} -o frame.jpg"
@@ -63,7 +63,7 @@ def tell(
 def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
     for model in DEMO_MODELS:
         model.register(rest)
-    if all(model.count(rest) >= model.inferences for model in DEMO_MODELS):
+    if all(m.count(rest) >= m.inferences and m.has_truth(rest) for m in DEMO_MODELS):
         screen.step("the inferences of an earlier start are all there")
         return
     screen.step("asking the models through the proxy, over REST and gRPC in turn")
@@ -143,12 +143,38 @@ Mind        For trying out, not for production: this Kafka keeps everything in m
 _LIMIT = 3
 
 
+def short(answer: Mapping[str, Any]) -> str:
+    """Return an answer in a few lines: the id, the picture and the first findings of each
+    inference."""
+    return "\n".join(f"→ {_format_item(item)}" for item in answer["items"]) or "→ none"
+
+
+def _format_item(item: Mapping[str, Any]) -> str:
+    metadata = {entry["key"]: entry["value"] for entry in item.get("metadata") or ()}
+    facts = [metadata[key] for key in ("photograph", "data_source") if key in metadata]
+    if "true_label" in metadata:
+        facts.append(f"it is {metadata['true_label']}")
+    predictions = list(item.get("predictions") or ())[:_LIMIT]
+    findings = [f"{prediction['label']} {prediction['score']:.2f}" for prediction in predictions]
+    return f"{item['inference_id']} ({', '.join(facts)}): {', '.join(findings) or 'nothing found'}"
+
+
+def _show_slices(answer: Mapping[str, Any]) -> str:
+    lines = []
+    for part in answer["slices"]["items"]:
+        f1 = part["figure"]["value"]
+        shown = "no box, and none predicted" if f1 is None else f"F1 {f1:.2f}"
+        lines.append(f"→ {part['value']}: {shown} ({part['labelled']} labelled)")
+    return "\n".join(lines)
+
+
 class DemoQuery(NamedTuple):
     """A question in words and as a request."""
 
     words: str
     path: str
     body: Mapping[str, Any]
+    show: Callable[[Mapping[str, Any]], str] = short
 
 
 QUERIES = (
@@ -185,20 +211,10 @@ QUERIES = (
             "limit": _LIMIT,
         },
     ),
+    DemoQuery(
+        "On which camera is the face detector worst? Its ground truth is loaded.",
+        f"/v1/models/{FACES.model_id}/inferences/evaluate",
+        {"group_by": "data_source"},
+        _show_slices,
+    ),
 )
-
-
-def short(answer: Mapping[str, Any]) -> str:
-    """Return an answer in a few lines: the id, the picture and the first findings of each
-    inference."""
-    return "\n".join(f"→ {_format_item(item)}" for item in answer["items"]) or "→ none"
-
-
-def _format_item(item: Mapping[str, Any]) -> str:
-    metadata = {entry["key"]: entry["value"] for entry in item.get("metadata") or ()}
-    facts = [metadata[key] for key in ("photograph", "data_source") if key in metadata]
-    if "true_label" in metadata:
-        facts.append(f"it is {metadata['true_label']}")
-    predictions = list(item.get("predictions") or ())[:_LIMIT]
-    findings = [f"{prediction['label']} {prediction['score']:.2f}" for prediction in predictions]
-    return f"{item['inference_id']} ({', '.join(facts)}): {', '.join(findings) or 'nothing found'}"

@@ -267,7 +267,7 @@ class Captures:
     def expect(self, count: int) -> None:
         """Count exchanges that wait to be handed over as seen: if this process is killed, the
         capture process reports them as lost. A negative `count` takes them back."""
-        self._counts.values[CounterId.SEEN] += count
+        self.counts.values[CounterId.SEEN] += count
 
     async def start(self) -> None:
         """Begin to capture. Raises OSError if the spool's folder cannot be used."""

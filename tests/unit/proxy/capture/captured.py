@@ -54,7 +54,7 @@ class Written(NamedTuple):
 
     blobs: Sequence[Blob]
     messages: Sequence[Event]
-    problems: tuple[str, ...]
+    problems: Sequence[str]
 
 
 def write(preparation: Preparation, chosen: ChosenExchange, sequence: int = 1) -> Written:
