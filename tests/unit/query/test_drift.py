@@ -78,7 +78,7 @@ _FEATURES = (
     Feature("label", "labels", LABEL),
     Feature("ok", "share", is_true=False),
     Feature("at_night", "share"),
-    Feature("missing(brightness)", "share", missing_of="brightness"),
+    Feature("brightness IS NULL", "share", missing_of="brightness"),
 )
 
 
@@ -153,7 +153,7 @@ def _lose(rng: random.Random, one: _Inference) -> None:
         (_darken, {"brightness"}, "brightness"),
         (_darken_one_camera, {"brightness"}, "brightness"),
         (_mix, {"top_label", "label"}, "top_label"),
-        (_lose, {"missing(brightness)"}, None),
+        (_lose, {"brightness IS NULL"}, None),
     ],
 )
 def test_planted_changes_are_found(

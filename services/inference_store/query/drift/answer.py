@@ -37,8 +37,8 @@ class DriftRow(Stored):
     """One comparison. What does not apply to its kind is null."""
 
     name: str = Field(examples=["brightness"])
-    """A property, a metadata key, `label` for all labels, a column of predictions, or
-    `missing(<key>)`."""
+    """A property, a metadata key, `label` for all labels, or `prediction.` with a column; of a
+    share the condition in CQL2: `NOT ok`, `brightness IS NULL`."""
     kind: DriftKind
     """`share`: of inferences for which something is true."""
     effect: float

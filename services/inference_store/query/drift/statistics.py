@@ -65,7 +65,8 @@ def kolmogorov_tail(value: float) -> float:
     if value < 1.18:
         front, power = sqrt(2 * pi) / value, -(pi**2) / (8 * value**2)
         return 1 - front * sum(exp(power * (2 * n - 1) ** 2) for n in range(1, 6))
-    return 2 * sum((-1) ** (n - 1) * exp(-2 * (n * value) ** 2) for n in range(1, 6))
+    terms = [exp(-2 * (n * value) ** 2) for n in range(1, 6)]
+    return 2 * (sum(terms[::2]) - sum(terms[1::2]))
 
 
 def ks_tail(distance: float, reference: float, current: float) -> float:
