@@ -30,7 +30,7 @@ from inference_store_client.aggregating import Grouping, Measure, aggregate
 from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
-from inference_store_client.errors import SettingsError
+from inference_store_client.errors import SettingsError, warn
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
@@ -57,6 +57,7 @@ from inference_store_client.transport import (
     yields,
 )
 from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
+from inference_store_client.values.drift import Drift
 from inference_store_client.values.exports import (
     ErasedMember,
     Erasure,
@@ -409,6 +410,27 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         """Read what it did in a window: counts, latency, labels and scores over time."""
         request = reading.make_overview_request(self.model_id, since, until)
         return await reading.fetch(self._transport, Overview, request)
+
+    @asks
+    async def drift(
+        self,
+        reference: "InferencesMethods[Any, Any, Any]",
+        current: "InferencesMethods[Any, Any, Any]",
+        *,
+        of: Sequence[str | Mapping[str, Any]] | None = None,
+        level: float | None = None,
+        sample: int | None = None,
+    ) -> Drift:
+        """Compare two windows, `inferences(since="8d", until="1d")` and `inferences(since="1d")`.
+
+        `of`: what is compared; None: all that makes sense. `level`: how likely a false alarm is, in
+        all. `sample`: how many inferences of each are compared at most.
+        """
+        more = {"of": of, "level": level, "sample": sample}
+        request = reading.make_drift_request(reference._question, current._question, more)
+        drift = await reading.fetch(self._transport, Drift, request)
+        warn(drift.warnings)
+        return drift
 
     @asks
     async def registration(self) -> Registration:

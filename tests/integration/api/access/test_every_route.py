@@ -24,7 +24,7 @@ from .table import PUBLIC, TABLE, Row, fill_body
 
 _WIDE = (Over.SOME, Over.EVERYTHING, Over.CALLER)
 # A POST to these changes nothing.
-_READING_ACTIONS = ("query", "count", "aggregate", "preview", "thumbnails", "neighbours")
+_READING_ACTIONS = ("query", "count", "aggregate", "preview", "thumbnails", "neighbours", "drift")
 
 
 def _order_of(route_key: tuple[str, str]) -> int:
