@@ -2,7 +2,7 @@
 
 import type { Component } from "svelte";
 import { showId } from "./format.ts";
-import { COMPARE, type Link, OVERVIEW, SAVED } from "./router.svelte.ts";
+import { COMPARE, DRIFT, type Link, OVERVIEW, SAVED } from "./router.svelte.ts";
 
 /** Those below "Operate". */
 export const GROUPS = ["Run", "Prove", "Access"] as const;
@@ -96,7 +96,11 @@ function makePage(title: Page["title"], load: () => Promise<{ default: unknown }
 
 const MODELS = makePage(() => "", () => import("../pages/Models.svelte"), () => "");
 const EXPLORE = makePage((link) => showId(link.model), () => import("../pages/Explore.svelte"), (link) => link.model);
-const SUMMARY = makePage(EXPLORE.title, () => import("../pages/Overview.svelte"), EXPLORE.key);
+/** Those of a model that have an entry. */
+const OF_MODEL = new Map<string, Page>([
+  [OVERVIEW, makePage(EXPLORE.title, () => import("../pages/Overview.svelte"), EXPLORE.key)],
+  [DRIFT, makePage(EXPLORE.title, () => import("../pages/Drift.svelte"), EXPLORE.key)],
+]);
 /** By the name in the place of a list. */
 const PAGES = new Map<string, Page>([
   [COMPARE, makePage(() => "Compare", () => import("../pages/Compare.svelte"), () => "")],
@@ -108,5 +112,5 @@ const PAGES = new Map<string, Page>([
 ]);
 
 export function findPage(link: Link): Page {
-  return PAGES.get(link.list) ?? (link.model ? (link.entry === OVERVIEW ? SUMMARY : EXPLORE) : MODELS);
+  return PAGES.get(link.list) ?? (link.model ? (OF_MODEL.get(link.entry) ?? EXPLORE) : MODELS);
 }
