@@ -79,7 +79,7 @@ def test_what_changed_comes_first_and_leads_to_explore(open_page: OpenPage, mode
 
 
 @LOOKS
-def test_it_can_be_seen_by_all(open_page: OpenPage, model: str, scheme: str, narrow: bool) -> None:  # noqa: FBT001
+def test_it_can_be_seen_by_all(open_page: OpenPage, model: str, scheme: str, narrow: bool) -> None:
     page = open_page(f"#/m/{model}/drift", scheme=scheme, narrow=narrow)
     expect(page.get_by_role("article").first).to_be_visible()
     check_page(page)

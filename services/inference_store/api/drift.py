@@ -18,23 +18,20 @@ from inference_store.inference.field_docs import FINITE, WHOLE, Body, instant
 from inference_store.query.aggregates.aggregation import Of
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Instant, Named, Node, Operation
-from inference_store.query.deadline import Deadline
 from inference_store.query.drift import (
     Drift,
-    Feature,
-    Sampled,
+    Window,
     choose_features,
     compare,
-    read_window,
+    read_windows,
 )
-from inference_store.query.lookup import Extent
 from inference_store.query.preparation import QueryRequest, UnknownKeys, prepare
 
 from .access import Access, Asking
 from .answer import Answer, Shown
 from .conditions import BodyLang, filter_field, read_filter
 from .dependencies import Querying
-from .fields import Window
+from .fields import Window as TimeWindow
 from .http import INFERENCES, ModelId
 from .inference_pages import limit_query_time, set_deadline
 from .routing import Router
@@ -47,7 +44,7 @@ class DriftWindowBody(Body):
 
     filter: Any = filter_field("As in a query.", "data_source = 'hallway-camera-feed'")
     filter_lang: BodyLang = None
-    received_at: Window | None = None
+    received_at: TimeWindow | None = None
     """When the request came in; in place of the time of the view, if it has one."""
     view: UUID | None = None
     """A saved view of this model, by its id."""
@@ -120,19 +117,32 @@ async def compare_windows(
     ]
     warnings = _check_windows(*windows)
     choice = await choose_features(connection, model.model, body.of, body.unknown_keys)
-    sampled: list[Sampled] = []
+    prepared = []
     for window in windows:
-        part = deadline if sampled else deadline.part(0.5)
-        one, warned = await _sample(connection, model, window, choice.features, part, body, extent)
-        sampled.append(one)
-        warnings += [f"{window.name}: {warning}" for warning in warned]
-    result = await asyncio.to_thread(
-        compare,
-        choice.features,
-        *sampled,
-        level=body.level,
-        keys_left_out=choice.keys_left_out,
-    )
+        request = QueryRequest(
+            filter=window.filter,
+            filter_text=window.text,
+            since=window.since,
+            until=window.until,
+            unknown_keys=body.unknown_keys,
+        )
+        one = await prepare(connection, model.model, request, extent)
+        warnings += [f"{window.name}: {warning}" for warning in one.warnings]
+        prepared.append(Window(one.query, window.node))
+    with limit_query_time("drift", _NARROW, prepared[0].query):
+        how: Any = {"most": body.sample}
+        features, read = choice.features, (prepared, choice.features, deadline)
+        (reference, current), scattered = await read_windows(connection, model, *read, **how)
+    for window, sampled in zip(windows, (reference, current), strict=True):
+        if not sampled.sampled:
+            message = "the window is empty: no inference matches; widen its time or its filter"
+            raise Invalid.of(window.name, message)
+    if body.of is not None and scattered:
+        names = ", ".join(scattered)
+        warnings.append(f"Too many different values to be compared: {names}.")
+    left_out = choice.keys_left_out + (0 if body.of else len(scattered))
+    how = {"level": body.level, "keys_left_out": left_out}
+    result = await asyncio.to_thread(compare, features, reference, current, **how)
     warnings = [*dict.fromkeys([*warnings, *choice.warnings])]
     return Answer(ShownDrift.show(result, warnings=warnings))
 
@@ -171,7 +181,7 @@ async def _read_window(  # noqa: PLR0917
     body: DriftWindowBody,
     now: datetime,
 ) -> _Window:
-    clock, window = Clock(now), body.received_at or Window()
+    clock, window = Clock(now), body.received_at or TimeWindow()
     filter = await read_filter(body.filter, body.filter_lang, clock=clock, path=f"{name}.filter")
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
     text = body.filter if is_text else None
@@ -212,30 +222,3 @@ def _check_windows(reference: _Window, current: _Window) -> list[str]:
     if reference.overlaps(current):
         return ["The windows overlap: what both have hides what has changed."]
     return []
-
-
-async def _sample(  # noqa: PLR0917
-    connection: AsyncConnection,
-    model: Registration,
-    window: _Window,
-    features: Sequence[Feature],
-    deadline: Deadline,
-    body: DriftQuestion,
-    extent: Extent | None,
-) -> tuple[Sampled, Sequence[str]]:
-    request = QueryRequest(
-        filter=window.filter,
-        filter_text=window.text,
-        since=window.since,
-        until=window.until,
-        unknown_keys=body.unknown_keys,
-    )
-    prepared = await prepare(connection, model.model, request, extent)
-    query, node = prepared.query, window.node
-    with limit_query_time("drift", _NARROW, query):
-        how: Any = {"most": body.sample}
-        sampled = await read_window(connection, model, query, node, features, deadline, **how)
-    if not sampled.sampled:
-        message = "the window is empty: no inference matches; widen its time, or change its filter"
-        raise Invalid.of(window.name, message)
-    return sampled, prepared.warnings

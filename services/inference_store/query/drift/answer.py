@@ -95,4 +95,5 @@ class Drift(Stored):
     current: ComparedWindow
     rows: list[DriftRow]
     keys_left_out: int
-    """Metadata keys that were not compared: the least used, times, lists and nested values."""
+    """Metadata keys that were not compared: the least used, times, lists, and texts that are nearly
+    all different."""

@@ -1,10 +1,12 @@
 """Chooses what is compared, and reads how often each value occurs among the inferences of a window,
 of which a random sample is enough."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -16,10 +18,10 @@ from inference_store.index import key_registry
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Invalid
 from inference_store.query.aggregates.aggregation import TypedName
-from inference_store.query.aggregates.bins import value_of
-from inference_store.query.aggregates.collector import Collector
+from inference_store.query.aggregates.bins import quotient
+from inference_store.query.aggregates.collector import Collector, Groups, add_sums
 from inference_store.query.aggregates.operands import LABEL, Operand, find_names, resolve
-from inference_store.query.aggregates.statement import Statement
+from inference_store.query.aggregates.statement import NUMBER, By, Column, Statement
 from inference_store.query.conditions.condition import Condition
 from inference_store.query.cql2.tree import Named, Node, Operation, Scalar
 from inference_store.query.cql2.write import to_text
@@ -33,11 +35,15 @@ from inference_store.query.preparation import UnknownKeys
 from inference_store.query.properties import PROPERTIES
 from inference_store.query.search import count
 
-from .report import Feature, Sampled
+from .report import Feature, Sampled, choose_bounds
 
 MOST_KEYS: Final = 50
-_MOST_VALUES: Final = 20_000
-"""Of predictions: of more, numbers that are nearly equal are counted together."""
+_SOME: Final = 500
+"""Inferences of each window that tell the bounds of bins."""
+_SCATTERED: Final = 250
+"""Of more different values among these, each is nearly alone: they name things."""
+_BY_INT: Final = attrgetter("int")
+_PREDICTIONS: Final = Operand("inference", "prediction_count", "number", stored="whole")
 _MOSTLY: Final = 0.9
 _PIXELS: Final = 1e9
 """Boxes beyond that are none: their arithmetic could overflow."""
@@ -177,56 +183,123 @@ class _Listed(Condition):
     scans: int = 1
 
     def uids(self, scan_range: ScanRange) -> Any:
-        here = [uid for uid in self.all if scan_range.lo <= uid < scan_range.hi]
+        # by their integers: to compare 10,000 as UUIDs takes longer than the statement
+        ends = (
+            bisect_left(self.all, one.int, key=_BY_INT) for one in (scan_range.lo, scan_range.hi)
+        )
+        here = self.all[slice(*ends)]
         return select(func.unnest(bind_many(here, UUID_TYPE(as_uuid=True))).column_valued("uid"))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
         return uid == any_(bind_many(self.all, UUID_TYPE(as_uuid=True)))
 
 
-async def read_window(  # noqa: PLR0917
+class Window(NamedTuple):
+    """A window to be read. `node`: its filter."""
+
+    query: Query
+    node: Node | None
+
+
+async def read_windows(
     connection: AsyncConnection,
     model: Registration,
-    query: Query,
-    node: Node | None,
+    windows: Sequence[Window],
     features: Sequence[Feature],
     deadline: Deadline,
     *,
     most: int,
-) -> Sampled:
-    """Read how often each value occurs in a window, or in a random sample of `most` of it; `node`:
-    its filter. Raises OutOfTime."""
-    hits = await find_sorted(connection, query, AtRandom(seed=0), limit=most + 1, deadline=deadline)
-    uids = tuple(sorted(hit.uid for hit in hits[:most]))
-    inferences = len(hits)
-    if inferences > most:
-        inferences = await count(connection, query, deadline=deadline)
-    window = Sampled(inferences, len(uids), node)
-    if not uids:
-        return window
-    here = query.scan_range.clip(uids[0], UUID(int=uids[-1].int + 1))
-    listed = replace(query, scan_range=here, conditions=(_Listed(uids),), size=1, wanted=None)
-    collector = Collector(connection, {model.model: model}, listed, deadline)
-    boxes = await _count_values(collector, _PREDICTIONS)
-    number, squares = sum(n * k for n, k in boxes.items()), sum(n * n * k for n, k in boxes.items())
-    window = replace(window, weight=float(number / squares) if squares else 1.0)
+) -> tuple[list[Sampled], Sequence[str]]:
+    """Read how often each value occurs in both windows, or in a random sample of `most` of each;
+    return also the features that have too many different values. Raises OutOfTime.
+
+    Numbers are counted in bins, whose bounds some inferences of both windows tell.
+    """
+    reader = _Reader(connection, model, deadline)
+    sampled = [await reader.take_sample(window, most) for window in windows]
+    if not all(window.sampled for window in sampled):
+        return sampled, ()
+    some = [uid for window in sampled for uid in window.some]
+    boxes = await reader.count(windows[0].query, some, _PREDICTIONS, "value")
+    number = sum(n * times for n, times in boxes.items())
+    few = [u for window in sampled for u in window.some[: int(_SOME**2 / max(_SOME, number))]]
+    scattered: list[str] = []
     for feature in features:
-        if feature.operand is None or feature.missing_of is not None:
+        operand = feature.operand
+        if feature.missing_of is not None:
             continue
-        is_rough = feature.operand.source == "prediction" and number > _MOST_VALUES
-        values = await _count_values(collector, feature.operand, is_rough=is_rough)
-        window.counts[feature.name] = values
-    return window
+        of_predictions = operand.source == "prediction"
+        by: By = "value"
+        if operand.kind != "bool":
+            uids = few if of_predictions else some
+            values = await reader.count(windows[0].query, uids, operand, "value")
+            if feature.kind != "number" and len(values) > _SCATTERED:
+                scattered.append(feature.name)
+                continue
+            if feature.kind == "number" and values:
+                by, shown = choose_bounds(values)
+                for window in sampled:
+                    window.bounds[feature.name] = shown
+        await reader.read(sampled, windows[0].query, feature, by)
+    return sampled, scattered
 
 
-_PREDICTIONS: Final = Operand("inference", "prediction_count", "number", stored="whole")
+class _Reader:
+    def __init__(
+        self, connection: AsyncConnection, model: Registration, deadline: Deadline
+    ) -> None:
+        self._connection, self._model, self._deadline = connection, model, deadline
 
+    async def take_sample(self, window: Window, most: int) -> Sampled:
+        """Return the uids of a random sample."""
+        how: Any = {"deadline": self._deadline}
+        order = AtRandom(seed=0)
+        hits = await find_sorted(self._connection, window.query, order, limit=most + 1, **how)
+        inferences = len(hits)
+        if inferences > most:
+            inferences = await count(self._connection, window.query, **how)
+        drawn = [hit.uid for hit in hits[:most]]
+        uids = sorted(drawn, key=_BY_INT)
+        sampled = Sampled(inferences, len(uids), window.node, uids, drawn[:_SOME])
+        boxes = await self.count(window.query, uids, _PREDICTIONS, "value") if uids else {}
+        squares = sum(n * n * times for n, times in boxes.items())
+        number = sum(n * times for n, times in boxes.items())
+        return replace(sampled, weight=float(number / squares) if squares else 1.0)
 
-async def _count_values(
-    collector: Collector, operand: Operand, *, is_rough: bool = False
-) -> Counter[Any]:
-    statement = Statement(leads=operand, counts="sketch" if is_rough else "value")
-    values = (await collector.count(statement)).get((), Counter[Any]())
-    if not is_rough:
-        return values
-    return Counter({value_of(number): many for number, many in values.items()})
+    async def read(
+        self, sampled: Sequence[Sampled], query: Query, feature: Feature, by: By
+    ) -> None:
+        """Count the values of both windows; of numbers each bin counts as the mean of what both
+        windows have there."""
+        if by == "value":
+            for window in sampled:
+                counts = await self.count(query, window.uids, feature.operand, by)
+                window.counts[feature.name] = counts
+            return
+        total = Column(feature.operand, "total")
+        statement = Statement(leads=feature.operand, counts=by, columns=(NUMBER, total))
+        found = [await self._collect(query, window.uids, statement) for window in sampled]
+        bins: Groups = {}
+        for window, of in zip(sampled, found, strict=True):
+            whole: Groups = {}
+            for key, sums in of.items():
+                add_sums(bins, key, sums)
+                add_sums(whole, (), sums)
+            for sums in whole.values():
+                window.means[feature.name] = float(quotient(sums[total], sums[NUMBER]))
+        means = {key: quotient(sums[total], sums[NUMBER]) for key, sums in bins.items()}
+        for window, of in zip(sampled, found, strict=True):
+            window.counts[feature.name] = {means[key]: sums[NUMBER] for key, sums in of.items()}
+
+    async def count(
+        self, query: Query, uids: Sequence[UUID], operand: Operand, by: By
+    ) -> Counter[Any]:
+        found = await self._collect(query, uids, Statement(leads=operand, counts=by))
+        return Counter({key: sums[NUMBER] for (key,), sums in found.items()})
+
+    async def _collect(self, query: Query, uids: Sequence[UUID], statement: Statement) -> Groups:
+        listed = tuple(sorted(uids, key=_BY_INT))
+        here = replace(query.scan_range, lo=listed[0], hi=UUID(int=listed[-1].int + 1))
+        of_uids = replace(query, scan_range=here, conditions=(_Listed(listed),), size=1)
+        models = {self._model.model: self._model}
+        return await Collector(self._connection, models, of_uids, self._deadline).collect(statement)

@@ -78,13 +78,12 @@ def ks_tail(distance: float, reference: float, current: float) -> float:
 
 
 class Spread(NamedTuple):
-    """Of the values of two samples: how far apart they are, and their means."""
+    """How far apart the values of two samples are."""
 
     ks: float
     """The largest difference of the shares that lie below a value."""
     wasserstein: float
     """The mean way, in the values' own unit, from one distribution to the other."""
-    means: tuple[float, float]
 
 
 def compare_values(reference: Mapping[float, int], current: Mapping[float, int]) -> Spread:
@@ -96,11 +95,7 @@ def compare_values(reference: Mapping[float, int], current: Mapping[float, int])
         below += reference.get(value, 0) / n - current.get(value, 0) / m
         ks = max(ks, abs(below))
         wasserstein += abs(below) * (following - value)
-    means = [
-        sum(value * count for value, count in counts.items()) / total
-        for counts, total in ((reference, n), (current, m))
-    ]
-    return Spread(min(ks, 1.0), wasserstein, (means[0], means[1]))
+    return Spread(min(ks, 1.0), wasserstein)
 
 
 Pair = tuple[int, int]
