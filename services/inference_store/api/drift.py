@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from pydantic import ConfigDict, Field, Strict
+from pydantic import ConfigDict, Field, JsonValue, Strict
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access.rights import Right
@@ -36,6 +36,12 @@ from .http import INFERENCES, ModelId
 from .inference_pages import limit_query_time, set_deadline
 from .routing import Router
 
+_WEEK: Final[JsonValue] = {"from": "2026-11-01T00:00:00Z", "to": "2026-11-08T00:00:00Z"}
+_EXAMPLE: Final[JsonValue] = {
+    "reference": {"received_at": _WEEK},
+    "current": {"received_at": {"from": "2026-11-08T00:00:00Z"}},
+    "of": ["brightness", "top_label", "prediction.area"],
+}
 _SPANS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -53,22 +59,7 @@ class DriftWindowBody(Body):
 class DriftQuestion(Body):
     """Two windows, and what of them is compared."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "reference": {
-                        "received_at": {
-                            "from": "2026-11-01T00:00:00Z",
-                            "to": "2026-11-08T00:00:00Z",
-                        }
-                    },
-                    "current": {"received_at": {"from": "2026-11-08T00:00:00Z"}},
-                    "of": ["brightness", "top_label", "prediction.area"],
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     reference: DriftWindowBody
     """What is usual."""
@@ -119,13 +110,7 @@ async def compare_windows(
     choice = await choose_features(connection, model.model, body.of, body.unknown_keys)
     prepared = []
     for window in windows:
-        request = QueryRequest(
-            filter=window.filter,
-            filter_text=window.text,
-            since=window.since,
-            until=window.until,
-            unknown_keys=body.unknown_keys,
-        )
+        request = window.to_request(body.unknown_keys)
         one = await prepare(connection, model.model, request, extent)
         warnings += [f"{window.name}: {warning}" for warning in one.warnings]
         prepared.append(Window(one.query, window.node))
@@ -165,6 +150,16 @@ class _Window:
         for op, end in ((">=", self.since), ("<", self.until)):
             parts += [] if end is None else [Operation(op, (at, Instant(end)))]
         return Operation("and", tuple(parts)) if len(parts) > 1 else next(iter(parts), None)
+
+    def to_request(self, unknown_keys: UnknownKeys) -> QueryRequest:
+        """Return it as the store takes it."""
+        return QueryRequest(
+            filter=self.filter,
+            filter_text=self.text,
+            since=self.since,
+            until=self.until,
+            unknown_keys=unknown_keys,
+        )
 
     def overlaps(self, other: "_Window") -> bool:
         """Check whether both have inferences in common, as far as their times and filters say."""

@@ -38,6 +38,7 @@ def _make(rng: random.Random, n: int) -> NewInference:
         ("tags", "json", '["a", "b"]'),
         ("shift_start", "timestamp", "2026-11-01T06:00:00Z"),
         ("height", "int", "480"),
+        ("request", "string", f"request-{n}"),
     ]
     if rng.random() > (0.3 if is_late else 0):
         items.append(("is_night", "bool", str(rng.random() < 0.3)))
@@ -80,7 +81,7 @@ async def test_planted_changes_are_found_by_time_filter_and_view(api: Api) -> No
     same = {"NOT ok", "model_ms", "prediction_count", "top_score", "prediction.score"}
     same |= {"prediction.center_x", "prediction.aspect", "camera", "sensor.heat"}
     assert set(rows) - found == same | {"metadata.height", "is_night"}
-    assert answer["keys_left_out"] == 2  # a list, and a time
+    assert answer["keys_left_out"] == 3  # a list, a time, and ids
     assert answer["reference"]["inferences"] == answer["current"]["sampled"] == _NUMBER
     assert [row["effect"] for row in answer["rows"]] == sorted(
         (row["effect"] for row in answer["rows"]), reverse=True
@@ -106,10 +107,11 @@ async def test_planted_changes_are_found_by_time_filter_and_view(api: Api) -> No
     windows = {"reference": {"filter": "camera = 'hall'"}, "current": {"filter": "camera = 'gate'"}}
     assert "brightness" not in _drifted(await _compare(api, **windows))
     # a sample is as good, and names are taken as an aggregate takes them
-    names = ["brightness", {"name": "sensor.heat", "type": "string"}, "label"]
+    names = ["request", "brightness", {"name": "sensor.heat", "type": "string"}, "label"]
     sampled = await _compare(api, of=names, sample=200, level=0.01)
     assert sampled["current"] == sampled["current"] | {"inferences": _NUMBER, "sampled": 200}
     assert _drifted(sampled) == {"brightness", "label"}
+    assert "different values to be compared: request." in str(sampled["warnings"])
     few = {"current": {"received_at": {"from": at(2 * _NUMBER * 60 - 60 * 50).isoformat()}}}
     answer = await _compare(api, of=["brightness"], **few)
     assert (answer["rows"][0]["too_few"], answer["rows"][0]["current"]["n"]) == (True, 50)

@@ -42,6 +42,7 @@ _SOME: Final = 500
 """Inferences of each window that tell the bounds of bins."""
 _SCATTERED: Final = 250
 """Of more different values among these, each is nearly alone: they name things."""
+_BY_VALUE: Final[By] = "value"
 _BY_INT: Final = attrgetter("int")
 _PREDICTIONS: Final = Operand("inference", "prediction_count", "number", stored="whole")
 _MOSTLY: Final = 0.9
@@ -224,14 +225,10 @@ async def read_windows(
     number = sum(n * times for n, times in boxes.items())
     few = [u for window in sampled for u in window.some[: int(_SOME**2 / max(_SOME, number))]]
     scattered: list[str] = []
-    for feature in features:
-        operand = feature.operand
-        if feature.missing_of is not None:
-            continue
-        of_predictions = operand.source == "prediction"
-        by: By = "value"
+    for feature in (one for one in features if one.missing_of is None):
+        operand, by = feature.operand, _BY_VALUE
         if operand.kind != "bool":
-            uids = few if of_predictions else some
+            uids = few if operand.source == "prediction" else some
             values = await reader.count(windows[0].query, uids, operand, "value")
             if feature.kind != "number" and len(values) > _SCATTERED:
                 scattered.append(feature.name)
