@@ -51,12 +51,12 @@ async def test_models_overviews_and_inferences(istore: Istore) -> None:
     words = ("overview", MODEL, "--since", "2026-11-01", "--until", "2026-11-11", "--json")
     [item] = read_lines((await istore.run(*words)).stdout)
     assert (item["inferences"], item["errors"], item["estimated"]) == (40, 4, False)
-    words = ("drift", MODEL, "--reference", "2026-11-01", "--since", "2026-11-13")
-    [item] = read_lines((await istore.run(*words, "--of", "model_ms", "--json")).stdout)
+    earlier = ("drift", MODEL, "--reference", "2026-11-01", "--since", "2026-11-13")
+    [item] = read_lines((await istore.run(*earlier, "--of", "model_ms", "--json")).stdout)
     [row] = item["rows"]
     assert (row["effect"], row["reference"]["n"], row["too_few"]) == (1, 48, True)
-    words = ("drift", MODEL, "--since", "2026-11-01", "--filter", "frame_number >= 9000")
-    table = await istore.run(*words, "--against", "frame_number < 9000", "--format", "table")
+    late = ("drift", MODEL, "--since", "2026-11-01", "--filter", "frame_number >= 9000")
+    table = await istore.run(*late, "--against", "frame_number < 9000", "--format", "table")
     assert "50 inferences  frame_number < 9000 AND received_at >= " in table.stdout
     assert re.search(r"^too few +1.000 +frame_number .* 50 / 50 ", table.stdout, re.MULTILINE)
     listed = await istore.run("models")

@@ -64,10 +64,9 @@ def _show(options: argparse.Namespace) -> int:
         sample = f" ({window['sampled']:,} sampled)" if few else ""
         print(f"{name:<10} {window['inferences']:>9,} inferences{sample}  {window['filter']}")
     print_items([*map(_describe, answer["rows"])], _COLUMNS, options)
-    found = sum(row["drifted"] for row in answer["rows"])
-    print(
-        f"{found} of {answer['comparisons']} drifted, at a level of {answer['level']:g} over all."
-    )
+    found, tested = sum(row["drifted"] for row in answer["rows"]), answer["comparisons"]
+    few = "Nothing was tested: a window needs 100 inferences."
+    print(f"{found} of {tested} drifted, at a level of {answer['level']:g}." if tested else few)
     for warning in answer["warnings"]:
         say(warning)
     return 0
