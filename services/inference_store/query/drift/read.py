@@ -25,12 +25,20 @@ from inference_store.query.aggregates.statement import NUMBER, By, Column, State
 from inference_store.query.conditions.condition import Condition
 from inference_store.query.cql2.tree import Named, Node, Operation, Scalar
 from inference_store.query.cql2.write import to_text
-from inference_store.query.deadline import Deadline, ScanRange, bind_many
+from inference_store.query.deadline import (
+    HIGHEST,
+    LOWEST,
+    Deadline,
+    ScanRange,
+    bind_many,
+    span_around,
+    split_unbroken,
+)
 from inference_store.query.filters.names import METADATA, known_key
 from inference_store.query.filters.typed import Kind
 from inference_store.query.order import AtRandom
 from inference_store.query.pages import find_sorted
-from inference_store.query.plan import Query
+from inference_store.query.plan import Query, find_pieces
 from inference_store.query.preparation import UnknownKeys
 from inference_store.query.properties import PROPERTIES
 from inference_store.query.search import count
@@ -216,12 +224,13 @@ async def read_windows(
 
     Numbers are counted in bins, whose bounds some inferences of both windows tell.
     """
+    query = await _join_partitions(connection, windows[0].query)
     reader = _Reader(connection, model, deadline)
     sampled = [await reader.take_sample(window, most) for window in windows]
     if not all(window.sampled for window in sampled):
         return sampled, ()
     some = [uid for window in sampled for uid in window.some]
-    boxes = await reader.count(windows[0].query, some, _PREDICTIONS, "value")
+    boxes = await reader.count(query, some, _PREDICTIONS, "value")
     number = sum(n * times for n, times in boxes.items())
     few = [u for window in sampled for u in window.some[: int(_SOME**2 / max(_SOME, number))]]
     scattered: list[str] = []
@@ -229,7 +238,7 @@ async def read_windows(
         operand, by = feature.operand, _BY_VALUE
         if operand.kind != "bool":
             uids = few if operand.source == "prediction" else some
-            values = await reader.count(windows[0].query, uids, operand, "value")
+            values = await reader.count(query, uids, operand, "value")
             if feature.kind != "number" and len(values) > _SCATTERED:
                 scattered.append(feature.name)
                 continue
@@ -237,8 +246,16 @@ async def read_windows(
                 by, shown = choose_bounds(values)
                 for window in sampled:
                     window.bounds[feature.name] = shown
-        await reader.read(sampled, windows[0].query, feature, by)
+        await reader.read(sampled, query, feature, by)
     return sampled, scattered
+
+
+async def _join_partitions(connection: AsyncConnection, query: Query) -> Query:
+    """Return it over all time, with adjoining partitions as one: a statement has a part for each,
+    which takes time to build, and lists of uids need no plan of their own."""
+    whole = replace(query, scan_range=replace(query.scan_range, lo=LOWEST, hi=HIGHEST))
+    runs = map(span_around, split_unbroken(await find_pieces(connection, whole)))
+    return replace(whole, spans=[(run.lo, run.hi) for run in runs])
 
 
 class _Reader:
