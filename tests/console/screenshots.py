@@ -24,6 +24,7 @@ from .conftest import NARROW, WIDE
 START_SECONDS = 600.0
 MODEL = "face-detector"
 SHOWN = "prediction(label = 'face' AND score < 0.4)"
+YARD = "data_source = 'yard-camera-feed'"
 QUALITY = 82
 ERASED = {"filter": "top_label = '7'"}
 HEIGHT, GAP, JOINED_QUALITY = 450, 10, 72
@@ -35,6 +36,7 @@ LISTS = (
 PAGES = {
     "models": "",
     "overview": f"#/m/{MODEL}/overview",
+    "drift": f"#/m/{MODEL}/drift?ref=same&rf={urllib.parse.quote(YARD)}",
     "explore": f"#/m/{MODEL}?f={urllib.parse.quote(SHOWN)}",
     "patches": f"#/m/{MODEL}?v=patches&f={urllib.parse.quote(SHOWN)}",
     "groups": f"#/m/{MODEL}?g=data_source",

@@ -30,7 +30,7 @@ from inference_store_client.aggregating import Grouping, Measure, aggregate
 from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
-from inference_store_client.errors import SettingsError
+from inference_store_client.errors import SettingsError, warn
 from inference_store_client.evaluating import EvaluationOptions, evaluate
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
@@ -58,6 +58,7 @@ from inference_store_client.transport import (
     yields,
 )
 from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
+from inference_store_client.values.drift import Drift
 from inference_store_client.values.exports import (
     ErasedMember,
     Erasure,
@@ -435,6 +436,27 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         path = make_path("models", self.model_id, "inferences")
         question = Question.make(path, filter, {})
         return await evaluate(self._transport, question, group_by, options)
+
+    @asks
+    async def drift(
+        self,
+        reference: "InferencesMethods[Any, Any, Any]",
+        current: "InferencesMethods[Any, Any, Any]",
+        *,
+        of: Sequence[str | Mapping[str, Any]] | None = None,
+        level: float | None = None,
+        sample: int | None = None,
+    ) -> Drift:
+        """Compare two windows, `inferences(since="8d", until="1d")` and `inferences(since="1d")`.
+
+        `of`: what is compared; None: all that makes sense. `level`: how likely a false alarm is, in
+        all. `sample`: how many inferences of each are compared at most.
+        """
+        more = {"of": of, "level": level, "sample": sample}
+        request = reading.make_drift_request(reference._question, current._question, more)
+        drift = await reading.fetch(self._transport, Drift, request)
+        warn(drift.warnings)
+        return drift
 
     @asks
     async def registration(self) -> Registration:

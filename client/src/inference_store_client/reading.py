@@ -29,6 +29,16 @@ def make_overview_request(model_id: str, since: Time | None, until: Time | None)
     return make_request("GET", make_path("models", model_id, "overview"), params=params)
 
 
+def make_drift_request(reference: Question, current: Question, more: Mapping[str, Any]) -> Request:
+    """Make the request that compares two windows; `more`: members of it that are not None."""
+    body: dict[str, Any] = {}
+    for name, window in (("reference", reference), ("current", current)):
+        body[name] = window.list_conditions()
+        body |= {one: body[name].pop(one) for one in ("unknown_keys",) if one in body[name]}
+    body |= {name: value for name, value in more.items() if value is not None}
+    return make_request("POST", f"{current.path}/drift", body=body)
+
+
 async def fetch(transport: Transport, kind: type[T], request: Request) -> T:
     """Send a request whose answer is a dataclass."""
     return decode(kind, _read(read_json, await exchange(transport, request)))

@@ -13,7 +13,7 @@ NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 CSV: Final = "text/csv"
 ANY: Final = "*/*"
-_ASKING: Final = ("/query", "/count", "/aggregate", "/neighbours", "/thumbnails")
+_ASKING: Final = ("/query", "/count", "/aggregate", "/drift", "/neighbours", "/thumbnails")
 """What the path of a POST that only reads ends with."""
 
 

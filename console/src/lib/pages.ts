@@ -2,7 +2,7 @@
 
 import type { Component } from "svelte";
 import { showId } from "./format.ts";
-import { COMPARE, EVALUATE, type Link, OVERVIEW, SAVED } from "./router.svelte.ts";
+import { COMPARE, DRIFT, EVALUATE, type Link, OVERVIEW, SAVED } from "./router.svelte.ts";
 
 /** Those below "Operate". */
 export const GROUPS = ["Run", "Prove", "Access"] as const;
@@ -96,10 +96,11 @@ function makePage(title: Page["title"], load: () => Promise<{ default: unknown }
 
 const MODELS = makePage(() => "", () => import("../pages/Models.svelte"), () => "");
 const EXPLORE = makePage((link) => showId(link.model), () => import("../pages/Explore.svelte"), (link) => link.model);
-/** Of a model, by the entry. */
+/** Those of a model that have an entry. */
 const OF_MODEL = new Map<string, Page>([
   [OVERVIEW, makePage(EXPLORE.title, () => import("../pages/Overview.svelte"), EXPLORE.key)],
   [EVALUATE, makePage(EXPLORE.title, () => import("../pages/Evaluate.svelte"), EXPLORE.key)],
+  [DRIFT, makePage(EXPLORE.title, () => import("../pages/Drift.svelte"), EXPLORE.key)],
 ]);
 /** By the name in the place of a list. */
 const PAGES = new Map<string, Page>([

@@ -14,7 +14,16 @@ export const OVERVIEW = "overview";
 
 /** In the place of an entry: how right a model was. */
 export const EVALUATE = "evaluate";
-const ENTRIES = [OVERVIEW, EVALUATE];
+/** In the place of an entry: how two windows of a model differ. */
+export const DRIFT = "drift";
+
+/** The pages of a model, by entry: empty is Explore. */
+export const MODEL_PAGES: readonly (readonly [entry: string, title: string])[] = [
+  [OVERVIEW, "Overview"],
+  ["", "Explore"],
+  [EVALUATE, "Evaluate"],
+  [DRIFT, "Drift"],
+];
 
 export interface Link {
   model: string;
@@ -44,6 +53,10 @@ export interface Link {
   beside: string;
   /** `1` while what arrives is followed. */
   live: string;
+  /** What a window is compared with: so long before it, `<from>..<to>`, or `view:<id>`; empty: a week before it. */
+  reference: string;
+  /** The filter of that, if it is another one. */
+  against: string;
 }
 
 export const EMPTY_LINK: Link = {
@@ -62,10 +75,13 @@ export const EMPTY_LINK: Link = {
   marked: "",
   beside: "",
   live: "",
+  reference: "",
+  against: "",
 };
 const NAMES = {
   ...{ filter: "f", time: "t", sort: "s", view: "v", columns: "c", size: "z", group: "g" },
   ...{ selected: "sel", marked: "p", beside: "with", live: "live", search: "q" },
+  ...{ reference: "ref", against: "rf" },
 } as const;
 
 function parseLink(fragment: string): Link {
@@ -79,7 +95,7 @@ function parseLink(fragment: string): Link {
   const names = Object.keys(NAMES) as (keyof typeof NAMES)[];
   const read = Object.fromEntries(names.map((name) => [name, given.get(NAMES[name]) ?? EMPTY_LINK[name]])) as Pick<Link, keyof typeof NAMES>;
   const view = VIEWS.includes(read.view) ? read.view : EMPTY_LINK.view;
-  return { ...EMPTY_LINK, ...read, view, model: decode(model), entry: ENTRIES.includes(entry) ? entry : "" };
+  return { ...EMPTY_LINK, ...read, view, model: decode(model), entry: MODEL_PAGES.some(([name]) => name === entry) ? entry : "" };
 }
 
 export function formatLink(link: Link): string {

@@ -12,6 +12,7 @@ from inference_store.api import (
     certificates,
     dead_letters,
     drawing,
+    drift,
     erasures,
     exports,
     follow,
@@ -55,6 +56,7 @@ _PARTS = (
     models,
     language,
     queries,
+    drift,
     follow,  # before the route of an inference, whose id it would be
     inferences,
     views,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import orjson
@@ -65,7 +65,7 @@ from inference_store.query.read import (
 
 from .access import Access
 from .answer import encode_json
-from .conditions import Conditions, InferenceQuery, RequestedFilter
+from .conditions import InferenceQuery, RequestedFilter
 from .inference_models import FieldSelection, MetadataAs, convert_metadata
 
 _FEW_INFERENCES = 4
@@ -214,7 +214,12 @@ def compute_fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> byt
     return cursors.fingerprint(json.dumps([of, question, filter], sort_keys=True, default=str))
 
 
-def set_deadline(body: Conditions, settings: ApiSettings) -> Deadline:
+class _Timed(Protocol):
+    @property
+    def timeout_seconds(self) -> float | None: ...
+
+
+def set_deadline(body: _Timed, settings: ApiSettings) -> Deadline:
     """Return when the query's time is over. Raises Invalid for more time than allowed."""
     most, requested = settings.query_timeout_seconds, body.timeout_seconds
     if requested is not None and requested > most:
@@ -379,7 +384,7 @@ async def explain(
 
 @contextmanager
 def limit_query_time(kind: str, narrow: str, query: Query) -> Iterator[None]:
-    """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
+    """Surround the statements that find inferences; `kind`: of the question, as `page`.
 
     Raises QueryTimeout, which says how to `narrow`, if the query took too long; Overloaded, which
     narrowing does not help, if it had little of its time.

@@ -79,7 +79,7 @@ async def serve(settings: ApiSettings) -> None:
     reading = None if read_dsn is None else make_engine(dsn=read_dsn.get_secret_value())
     silence = min(settings.s3_timeout_seconds, _S3_SECONDS)
     blobs = Blobs(settings.model_copy(update={"s3_timeout_seconds": silence}))
-    from_zero(QUERY_TIMEOUTS, ("page", "count", "aggregate"))
+    from_zero(QUERY_TIMEOUTS, ("page", "count", "aggregate", "drift"))
     from_zero(STREAMS, ENDS)
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()

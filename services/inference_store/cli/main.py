@@ -45,6 +45,7 @@ CLIENT_COMMANDS = {
     "count": "Count the inferences that match.",
     "aggregate": "Show counts, means and other measures of the inferences that match, by groups.",
     "overview": "Show what a model did over time: inferences, errors, latency, labels, scores.",
+    "drift": "Show how two windows of a model's inferences differ, by more than chance.",
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",

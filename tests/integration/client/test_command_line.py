@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -51,6 +52,14 @@ async def test_models_overviews_and_inferences(istore: Istore) -> None:
     words = ("overview", MODEL, "--since", "2026-11-01", "--until", "2026-11-11", "--json")
     [item] = read_lines((await istore.run(*words)).stdout)
     assert (item["inferences"], item["errors"], item["estimated"]) == (40, 4, False)
+    earlier = ("drift", MODEL, "--reference", "2026-11-01", "--since", "2026-11-13")
+    [item] = read_lines((await istore.run(*earlier, "--of", "model_ms", "--json")).stdout)
+    [row] = item["rows"]
+    assert (row["effect"], row["reference"]["n"], row["too_few"]) == (1, 48, True)
+    late = ("drift", MODEL, "--since", "2026-11-01", "--filter", "frame_number >= 9000")
+    table = await istore.run(*late, "--against", "frame_number < 9000", "--format", "table")
+    assert "50 inferences  frame_number < 9000 AND received_at >= " in table.stdout
+    assert re.search(r"^too few +1.000 +frame_number .* 50 / 50 ", table.stdout, re.MULTILINE)
     listed = await istore.run("models")
     assert [item["model_id"] for item in read_lines(listed.stdout)] == [MODEL]
     table = await istore.run("models", "--format", "table")

@@ -42,7 +42,7 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import NotIncluded, UnexpectedAnswer
 from inference_store_client.filters import Expression, encode_filter
 from inference_store_client.json_text import write_json
-from inference_store_client.values import answers, exports, inference, models, overview
+from inference_store_client.values import answers, drift, exports, inference, models, overview
 from inference_store_client.values.inference import InferenceFields, read_value
 from tests.both_clients import make_item
 from tests.client_examples import EXAMPLES, SENTENCES, list_texts
@@ -64,7 +64,7 @@ _NAMED = {
 }
 KINDS: dict[str, type[Any]] = {
     _NAMED.get(name, name): kind
-    for module in (answers, exports, inference, models, overview)
+    for module in (answers, drift, exports, inference, models, overview)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and is_dataclass(kind) and kind is not answers.Listing
     if kind.__module__ == module.__name__

@@ -21,6 +21,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "aggregate": "Show counts, means and other measures of the inferences that match, by groups.",
     "evaluate": "Compare what a model said with the ground truth: in all, by label, by slices.",
     "overview": "Show what a model did over time: inferences, errors, latency, labels, scores.",
+    "drift": "Show how two windows of a model's inferences differ, by more than chance.",
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",
@@ -108,7 +109,7 @@ def _run(name: str, arguments: Sequence[str], program: str) -> int:
         return command.run(options)
 
 
-_OPTIONS: Final = frozenset({"--order", "--sort", "--since", "--until"})
+_OPTIONS: Final = frozenset({"--order", "--sort", "--since", "--until", "--reference"})
 
 
 def join_values(arguments: Sequence[str]) -> list[str]:

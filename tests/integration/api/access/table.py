@@ -44,6 +44,7 @@ _VIEW = {"name": "x", "model_id": "{model_id}", "filter": "ok"}
 _SHARED = (ANNOTATE,)
 _KEY = {"name": "x", "grants": [{"rights": ["read"]}]}
 _PROJECT = {"project_id": "{model_id}-project"}
+_WINDOWS = {"reference": {}, "current": {"filter": "uid IS NOT NULL"}}
 _UID = "019ac3f2-7c00-8123-9abc-0123456789ab"
 
 TABLE: dict[tuple[str, str], Row] = {
@@ -64,6 +65,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/v1/inferences/count"): Row(READ, SOME, 200, {}),
     ("POST", f"{_M}/inferences/aggregate"): Row(READ, MODEL, 200, {}),
     ("POST", f"{_M}/inferences/evaluate"): Row(READ, MODEL, 200, {}),
+    ("POST", f"{_M}/inferences/drift"): Row(READ, MODEL, 200, _WINDOWS),
     ("POST", "/v1/inferences/aggregate"): Row(
         READ, SOME, 200, {"group_by": ["model_id", "project_id"]}
     ),

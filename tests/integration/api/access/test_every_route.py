@@ -32,6 +32,7 @@ _READING_ACTIONS = (
     "thumbnails",
     "neighbours",
     "evaluate",
+    "drift",
 )
 
 
