@@ -14,6 +14,7 @@ export const OVERVIEW = "overview";
 
 /** In the place of an entry: how right a model was. */
 export const EVALUATE = "evaluate";
+
 /** In the place of an entry: how two windows of a model differ. */
 export const DRIFT = "drift";
 

@@ -168,6 +168,15 @@ def _show_slices(answer: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _show_changes(answer: Mapping[str, Any]) -> str:
+    lines = []
+    for row in answer["rows"]:
+        said = "changed" if row["drifted"] else "no more than by chance"
+        numbers = f"{row['reference']['n']} and {row['current']['n']} values"
+        lines.append(f"→ {row['name']}: {said} (effect {row['effect']:.2f} of 1, {numbers})")
+    return "\n".join(lines)
+
+
 class DemoQuery(NamedTuple):
     """A question in words and as a request."""
 
@@ -216,5 +225,15 @@ QUERIES = (
         f"/v1/models/{FACES.model_id}/inferences/evaluate",
         {"group_by": "data_source"},
         _show_slices,
+    ),
+    DemoQuery(
+        "The entrance camera fades: does the second half of the frames differ from the first?",
+        f"/v1/models/{FACES.model_id}/inferences/drift",
+        {
+            "reference": {"filter": f"frame_number < {FRAMES // 2}"},
+            "current": {"filter": f"frame_number >= {FRAMES // 2}"},
+            "of": ["brightness", "night", "data_source", "prediction_count", "top_score"],
+        },
+        _show_changes,
     ),
 )
