@@ -159,8 +159,8 @@ async def test_beside_inferences(api: Api) -> None:
     await api.store(NewInference("one"), NewInference("two", at(1)))
     await put(api, "one", _BOX)
     shown = (await api.read(make_path("one")))["sets"]
-    for more in ({"include": ["ground_truth"]}, {"fields": ["ground_truth"]}):
-        items = (await api.ask(f"{_M}/inferences/query", more))["items"]
+    for name in ("include", "fields"):
+        items = (await api.ask(f"{_M}/inferences/query", {name: ["ground_truth"]}))["items"]
         assert [item["ground_truth"] for item in items] == [[], shown]
     path = f"{_M}/inferences/one?include=ground_truth"
     assert (await api.read(path))["ground_truth"] == shown
