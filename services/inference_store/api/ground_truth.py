@@ -292,12 +292,16 @@ async def delete_awaiting_ground_truth(model_id: ModelId, access: Asking) -> Res
     """Delete what waits for inferences that have not come. That of inferences stays."""
     async with access.engine.connect() as connection:
         registration = await access.find_model(connection, model_id)
-    count = 1
+    count, dropped = 1, 0
     while count:
         async with access.engine.begin() as connection:
-            if count := await drop_all(connection, registration.model):
+            count = await drop_all(connection, registration.model)
+            if count:
                 noted: dict[str, Any] = {"sets": -count}
                 await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, **noted)
+        dropped += count
+    if not dropped:
+        raise NotFound("No ground truth of the model waits.")
     return Response(status_code=204)
 
 

@@ -81,7 +81,8 @@ TABLE: dict[tuple[str, str], Row] = {
     # the source has said nothing
     ("DELETE", f"{_I}/ground-truth"): Row(ANNOTATE, MODEL, 404, query="?source=nobody"),
     ("POST", f"{_M}/ground-truth"): Row(ANNOTATE, MODEL, 422, query="?columns=label=class"),
-    ("DELETE", f"{_M}/ground-truth"): Row(ANNOTATE, MODEL, 204),
+    # none waits
+    ("DELETE", f"{_M}/ground-truth"): Row(ANNOTATE, MODEL, 404),
     ("GET", f"{_I}/drawing"): Row(READ, MODEL, 200),
     # its input is no picture
     ("GET", f"{_I}/thumbnail"): Row(READ_INPUTS, MODEL, 422),
