@@ -20,6 +20,7 @@ _PARQUET: Final = "application/vnd.apache.parquet"
 _ROWS: Final = 20_000
 _ADDRESSES: Final = ("inference_id", "uid", "data_hash")
 _MOST_PROBLEMS: Final = 100
+_COUNTS: Final = tuple(each.name for each in fields(TruthLoad) if each.name != "problems")
 
 
 async def put_truth(
@@ -50,7 +51,7 @@ async def load(
         body = await transport.call(Path(rows).read_bytes)
         request = replace(request, body=body, content_type=_PARQUET)
         return await reading.fetch(transport, TruthLoad, request)
-    whole, before = TruthLoad(), 0
+    whole, before = TruthLoad(**dict.fromkeys(_COUNTS, 0), problems=()), 0
     for some in _split(_read(rows), columns):
         body = b"\n".join(write_json(row).encode() for row in some)
         request = make_request("POST", path, params=params)
@@ -91,10 +92,6 @@ def _split(
 
 
 def _add(whole: TruthLoad, more: TruthLoad, before: int) -> TruthLoad:
-    counts = {
-        each.name: getattr(whole, each.name) + getattr(more, each.name)
-        for each in fields(TruthLoad)
-        if each.name != "problems"
-    }
+    counts = {name: getattr(whole, name) + getattr(more, name) for name in _COUNTS}
     problems = [*whole.problems, *(replace(one, line=one.line + before) for one in more.problems)]
     return TruthLoad(**counts, problems=tuple(problems[:_MOST_PROBLEMS]))

@@ -194,8 +194,8 @@ class InferenceMethods(InferenceFields, Asking):
         return await labelling.put_truth(self._transport, path, items, **about)
 
     @asks
-    async def ground_truth(self) -> Sequence[GroundTruth]:
-        """Read what is true of it, by source."""
+    async def truth(self) -> Sequence[GroundTruth]:
+        """Read what is true of it now, by source."""
         path = reading.inference_path(self, "ground-truth")
         return await labelling.read_truth(self._transport, path)
 

@@ -19,7 +19,7 @@ from inference_store.erasure.pending_deletions import enqueue_superseded, list_e
 from inference_store.index import registrations
 from inference_store.index.sidecars import among
 from inference_store.index.tables import blob_reference, truth_set
-from inference_store.inference.events import StorageKey
+from inference_store.inference.events import StorageKey, parse_stored
 
 from .awaiting import restore_awaiting
 from .documents import decode_document, hash_content
@@ -64,8 +64,7 @@ async def read_documents(
     restoring.models = {model_id: models[model_id].model for model_id in waiting & models.keys()}
     for model_id, of_model in rows.items():
         if (registration := models.get(model_id)) is None:
-            places = [StorageKey(*row.place[5:].split("/", 1)) for row in of_model]
-            restoring.unreadable += [(place, NOT_STORED) for place in places]
+            restoring.unreadable += [(parse_stored(row.place), NOT_STORED) for row in of_model]
             continue
         model = registration.model
         restoring.rows[model] = of_model
@@ -89,9 +88,8 @@ async def restore(
         uids = {row.key[0] for row in rows}
         gone = await lock_inferences(connection, model, uids)
         erased = await list_erased(connection, model, sorted(gone)) if gone else set()
-        for row in rows:
-            if row.key[0] in gone - erased:
-                left.append((StorageKey(*row.place[5:].split("/", 1)), NOT_STORED))
+        absent = [row.place for row in rows if row.key[0] in gone - erased]
+        left += [(parse_stored(place), NOT_STORED) for place in absent]
         counts["truth_erased"] += sum(row.key[0] in erased for row in rows)
         counts += await _restore(
             connection, writer, model, [r for r in rows if r.key[0] not in gone]

@@ -100,9 +100,11 @@ async def test_ground_truth(make_app: MakeApp, both: Client, tmp_path: Path) -> 
         box = {"label": "car", "box": [1, 2, 3, 4.5], "value": 1.5}
         said = await both.ask(lambda: one.label("person", box, source="file"))
         assert (said.revision, said.complete, said.items[1].box) == (1, True, (1, 2, 3, 4.5))
-        assert await both.ask(one.ground_truth) == (said,)
+        assert await both.ask(one.truth) == (said,)
         found = model.inferences(truth(label="car") & (count_truth() == 2))
         assert await read_ids(both, found) == ["frame-001"]
+        shown = model.inferences(truth(label="car"), include=["ground_truth"])
+        assert [each.ground_truth for each in await both.list(shown.stream)] == [(said,)]
         await both.ask(lambda: one.unlabel(source="file"))
         assert await both.ask(found.count) == 0
         rows = [{"inference_id": "frame-002", "items": [box]}, {"inference_id": "x" * 300}]

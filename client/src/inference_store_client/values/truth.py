@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruthItem:
     """One thing that is there. `box`: xmin, ymin, xmax, ymax in pixels, y down."""
 
-    label: str | None = None
-    box: tuple[float, ...] | None = None
-    text: str | None = None
-    value: float | None = None
+    label: str | None
+    box: tuple[float, ...] | None
+    text: str | None
+    value: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class RefusedRow:
     """A row that changed nothing: ambiguous, erased or refused, and why."""
 
     line: int
-    outcome: str
+    outcome: Literal["ambiguous", "erased", "refused"]
     why: str
 
 
@@ -47,11 +48,11 @@ class TruthLoad:
     """What became of ground truth in bulk: how many sets, and the first rows that changed
     nothing."""
 
-    matched: int = 0
-    awaiting: int = 0
-    ambiguous: int = 0
-    erased: int = 0
-    refused: int = 0
-    changed: int = 0
-    unchanged: int = 0
-    problems: tuple[RefusedRow, ...] = ()
+    matched: int
+    awaiting: int
+    ambiguous: int
+    erased: int
+    refused: int
+    changed: int
+    unchanged: int
+    problems: tuple[RefusedRow, ...]
