@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from inference_store_client import reading
 from inference_store_client.errors import SettingsError
-from inference_store_client.json_text import write_json
+from inference_store_client.json_text import read_json, write_json
 from inference_store_client.requests import NDJSON, make_path, make_request
 from inference_store_client.transport import Transport
 from inference_store_client.values.truth import GroundTruth, TruthLoad, TruthSets
@@ -73,7 +73,11 @@ def _read(rows: str | Path | TruthRows) -> Iterator[Mapping[str, Any]]:
             for row in csv.DictReader(file):
                 yield {name: value for name, value in row.items() if name and value}
         else:
-            yield from (reading.read_json(line) for line in file if line.strip())
+            yield from (_read_line(line) for line in file if line.strip())
+
+
+def _read_line(line: str) -> Mapping[str, Any]:
+    return reading.require_object(read_json(line))
 
 
 def _split(

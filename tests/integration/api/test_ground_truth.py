@@ -148,8 +148,8 @@ async def test_filters(api: Api, distinct: bool) -> None:
         assert count["count"] == len(names.split()), whole
     refused = await api.post(f"{_M}/inferences/count", json={"filter": "truth(score > 1)"})
     assert (refused.status_code, "inside truth(…)" in refused.json()["detail"]) == (422, True)
-    body = {"group_by": ["truth_label", "top_label"], "measures": ["count"]}
-    groups = (await api.ask(f"{_M}/inferences/aggregate", body))["groups"]
+    by = {"group_by": ["truth_label", "top_label"], "measures": ["count"]}
+    groups = (await api.ask(f"{_M}/inferences/aggregate", by))["groups"]
     pairs = {(g["key"]["truth_label"], g["key"]["top_label"]) for g in groups}
     assert pairs == {("car", "car"), ("lamp", "person"), ("person", None), (None, None)}
     assert await api.find_ids(sort="truth_label") == [*"abc", *"de"]

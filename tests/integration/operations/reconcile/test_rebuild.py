@@ -349,7 +349,8 @@ async def test_finds_nothing_where_both_agree(storing: Storing, reconcile: Recon
     assert (reconciliation.count("objects"), reconciliation.count("named")) == (24, 24)
     assert reconciliation.count("bytes") > 0
     assert reconciliation.places == [
-        f"s3://{storing.bucket}/{prefix}/" for prefix in ("p", "sidecars", "metadata")
+        f"s3://{storing.bucket}/{prefix}/"
+        for prefix in ("p", "sidecars", "metadata", "ground-truth")
     ]
 
 
