@@ -34,11 +34,19 @@ from inference_store.truth.documents import (
     MOST_SOURCE,
     MOST_TEXT,
     SOURCE,
-    TruthItem,
     TruthSet,
 )
 from inference_store.truth.intake import Intake, Outcome, batch_rows
-from inference_store.truth.rows import CSV, FIELDS, FORMATS, METADATA, NDJSON, PARQUET, read_rows
+from inference_store.truth.rows import (
+    CSV,
+    FIELDS,
+    FORMATS,
+    METADATA,
+    NDJSON,
+    PARQUET,
+    make_item,
+    read_rows,
+)
 from inference_store.truth.sets import TruthWriter, delete_truth, put_truth
 
 from .access import Access, Asking
@@ -62,11 +70,12 @@ class TruthItemBody(Body):
     value: Exact | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if self.box is not None and not (self.box[0] <= self.box[2] and self.box[1] <= self.box[3]):
-            raise WrongField("box", "it is xmin, ymin, xmax, ymax: the smaller corner comes first")
-        if all(part is None for part in (self.label, self.box, self.text, self.value)):
-            raise WrongField("label", "an item has a `label`, `box`, `text` or `value`")
+    def _is_an_item(self) -> Self:
+        try:
+            make_item(self.model_dump(exclude_none=True))
+        except ValueError as wrong:
+            field, _, why = str(wrong).partition(": ")
+            raise WrongField(field, why) from None
         return self
 
 
@@ -91,15 +100,7 @@ class TruthBody(Body):
 
     def to_set(self) -> TruthSet:
         """Return what is stored."""
-        items = [
-            TruthItem(
-                item.label,
-                None if item.box is None else (item.box[0], item.box[1], item.box[2], item.box[3]),
-                item.text,
-                item.value,
-            )
-            for item in self.items
-        ]
+        items = [make_item(item.model_dump(exclude_none=True)) for item in self.items]
         return TruthSet(items, self.source, self.complete)
 
 
@@ -244,7 +245,7 @@ _Columns = Annotated[
     f"POST {OF_MODEL}/ground-truth",
     Right.ANNOTATE,
     "Load ground truth",
-    *(409, 413, 415),
+    *(409, 413),
     in_bulk=True,
     openapi_extra=_BODY,
 )

@@ -9,8 +9,11 @@ import httpx
 import pytest
 from arro3.core import Array, DataType, Table
 from arro3.io import write_parquet
+from minio.commonconfig import ENABLED
+from minio.versioningconfig import VersioningConfig
 from sqlalchemy import func, select, update
 
+from inference_store.erasure.log import new_key
 from inference_store.index.tables import awaiting_truth, blob_reference, truth, truth_set
 from inference_store.inference.events.event import Extras
 from tests.integration.retention.test_segments import count_with, read_versions
@@ -106,6 +109,39 @@ async def test_each_row_is_answered_by_name(api: Api, minio_server: S3) -> None:
     assert count_with(minio_server, api.bucket, b"late-label") == 1
     audited = await api.fetch("SELECT detail FROM audit WHERE action = 'ground_truth_changed'")
     assert audited == [{"sets": 5}, {"sets": 1}]
+
+
+async def test_neighbours_in_a_segment_stay(api: Api, minio_server: S3) -> None:
+    """What is erased, or replaced, of the documents of one request becomes zeros."""
+    minio_server.client().set_bucket_versioning(api.bucket, VersioningConfig(ENABLED))
+    api.retention["certificate_key"] = new_key().pem
+    await store(api)
+    rows = [{"inference_id": name, "text": f"planted-{name}"} for name in "abc"]
+    rows.append({"inference_id": "a", "source": "file", "text": "planted-file"})
+    assert (await load_rows(api, *rows))["changed"] == 4
+
+    def list_planted() -> list[int]:
+        names = ("a", "b", "c", "file")
+        return [count_with(minio_server, api.bucket, f"planted-{n}".encode()) for n in names]
+
+    assert list_planted() == [1, 1, 1, 1]
+    replaced = {"items": [{"text": "new"}]}
+    await api.call("PUT", f"{_M}/inferences/a/ground-truth", replaced)
+    await api.run_retention()
+    assert list_planted() == [0, 1, 1, 1]
+    assert (await api.delete(f"{_M}/inferences/b")).status_code == 202
+    await api.run_retention()
+    assert list_planted() == [0, 0, 1, 1]
+    for name, text in (("c", "planted-c"), ("a", "planted-file")):
+        shown = await api.read(f"{_M}/inferences/{name}/ground-truth")
+        assert text in {item["text"] for one in shown["sets"] for item in one["items"]}
+    for name in "ac":
+        assert (await api.delete(f"{_M}/inferences/{name}")).status_code == 202
+    await api.run_retention()
+    assert list_planted() == [0, 0, 0, 0]
+    assert [n for n in read_versions(minio_server, api.bucket) if "ground-truth" in n] == []
+    states = {one["state"] for one in (await api.read("/v1/erasures"))["items"]}
+    assert (states, await count(api, truth, blob_reference)) == ({"certified"}, [0, 0])
 
 
 async def test_nothing_erased_comes_back(api: Api, minio_server: S3) -> None:
