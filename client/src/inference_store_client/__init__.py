@@ -33,6 +33,7 @@ from .filters import accenti as accenti
 from .filters import bbox as bbox
 from .filters import casei as casei
 from .filters import count_predictions as count_predictions
+from .filters import count_truth as count_truth
 from .filters import distance as distance
 from .filters import div as div
 from .filters import duration as duration
@@ -49,6 +50,7 @@ from .filters import s_disjoint as s_disjoint
 from .filters import s_intersects as s_intersects
 from .filters import s_within as s_within
 from .filters import sent as sent
+from .filters import truth as truth
 from .settings import Retries as Retries
 from .sync import Export as Export
 from .sync import Groups as Groups

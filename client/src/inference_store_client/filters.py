@@ -343,6 +343,16 @@ def count_predictions(*conditions: Expression, **columns: object) -> Value:
     return Value(_of_predictions("count_predictions", conditions, columns))
 
 
+def truth(*conditions: Expression, **columns: object) -> Condition:
+    """Whether one item of ground truth satisfies all of it: `truth(label="car")`."""
+    return Condition(_of_predictions("truth", conditions, columns))
+
+
+def count_truth(*conditions: Expression, **columns: object) -> Value:
+    """How many items of ground truth satisfy all of it."""
+    return Value(_of_predictions("count_truth", conditions, columns))
+
+
 def _of_predictions(
     op: str, conditions: tuple[Expression, ...], columns: Mapping[str, object]
 ) -> Tree:

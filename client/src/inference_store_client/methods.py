@@ -25,7 +25,7 @@ from typing import (
 )
 from uuid import UUID
 
-from inference_store_client import exporting, previewing, reading
+from inference_store_client import exporting, labelling, previewing, reading
 from inference_store_client.aggregating import Grouping, Measure, aggregate
 from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
@@ -71,6 +71,7 @@ from inference_store_client.values.exports import (
 from inference_store_client.values.inference import InferenceFields
 from inference_store_client.values.models import MetadataKey, Registration
 from inference_store_client.values.overview import Overview
+from inference_store_client.values.truth import GroundTruth, TruthLoad
 
 if TYPE_CHECKING:
     from inference_store_client.datasets import DatasetSummary
@@ -180,6 +181,32 @@ class InferenceMethods(InferenceFields, Asking):
         """Erase it, with its blobs. Queries stop showing it at once."""
         request = make_request("DELETE", reading.inference_path(self))
         return await reading.fetch(self._transport, Erasure, request)
+
+    @asks
+    async def label(
+        self, *items: labelling.Item, source: str = "human", complete: bool = True
+    ) -> GroundTruth:
+        """Say what is true of it: labels, or `{"label": …, "box": [xmin, ymin, xmax, ymax]}`.
+
+        It replaces what the source said before. No items: there is nothing to find. `complete`:
+        the items name all there is.
+        """
+        path = reading.inference_path(self, "ground-truth")
+        about: Any = {"source": source, "complete": complete}
+        return await labelling.put_truth(self._transport, path, items, **about)
+
+    @asks
+    async def truth(self) -> Sequence[GroundTruth]:
+        """Read what is true of it now, by source."""
+        path = reading.inference_path(self, "ground-truth")
+        return await labelling.read_truth(self._transport, path)
+
+    @asks
+    async def unlabel(self, *, source: str = "human") -> None:
+        """Delete what a source said of it."""
+        path = reading.inference_path(self, "ground-truth")
+        request = make_request("DELETE", path, params={"source": source})
+        await reading.request_any(self._transport, request)
 
     @asks
     async def note(self, text: str | None) -> None:
@@ -457,6 +484,17 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         drift = await reading.fetch(self._transport, Drift, request)
         warn(drift.warnings)
         return drift
+
+    async def load_ground_truth(
+        self, rows: str | Path | labelling.TruthRows, *, columns: Mapping[str, str] | None = None
+    ) -> TruthLoad:
+        """Say what is true of many inferences: a file (.csv, .jsonl, .parquet) or rows.
+
+        Each row has `inference_id`, `uid`, `data_hash` or `metadata.KEY`, and `items` as `label`
+        takes them, or `label`, `xmin`, `ymin`, `xmax`, `ymax`, `text`, `value`. `columns`: what the
+        rows call these, `{"label": "class"}`. What comes before its inference waits for it.
+        """
+        return await labelling.load(self._transport, self.model_id, rows, columns or {})
 
     @asks
     async def registration(self) -> Registration:

@@ -10,7 +10,7 @@ from .filters import Expression, Filter, encode_filter, join_filters
 from .requests import ARROW, CSV, JSON, Request, make_request
 from .times import Time, format_instant, read_time
 
-Include: TypeAlias = Literal["metadata", "predictions", "urls"]
+Include: TypeAlias = Literal["metadata", "predictions", "ground_truth", "urls"]
 NEWEST_FIRST: Final = "-received_at"
 MOST_OF_A_PAGE: Final = 1000
 

@@ -31,13 +31,14 @@ class Request:
     is_read: bool = True
     may_leave: bool = False
     """Whether another host may answer: a blob's link, or a redirect to one. It gets no key."""
+    content_type: str = JSON
     begin: int = 0
     """The first byte that is wanted; a server that knows no ranges sends all of them."""
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers, without the key."""
-        sent = {} if self.body is None else {"Content-Type": JSON}
+        sent = {} if self.body is None else {"Content-Type": self.content_type}
         if self.begin:
             sent["Range"] = f"bytes={self.begin}-"
         return {"Accept": self.accept, **sent}

@@ -82,6 +82,7 @@ export function nameCause(cause: string): string {
     policy: "a policy",
     request: "a request",
     expired_arrival: "it arrived expired",
+    replaced: "ground truth was replaced",
     erased_again: "it came again after it was erased",
     orphans: "orphans of a reconciliation",
   };

@@ -91,12 +91,13 @@ class Authenticator:
             self.sign_in = sign_in.SignIn(settings, issuer, settings.oidc_client_id, self.tokens)
 
     async def authenticate(
-        self, request: Request, needed: Needs, *, counted: bool = True
+        self, request: Request, needed: Needs, *, counted: bool = True, in_bulk: bool = False
     ) -> Access:
         """Return the request's access.
 
         `counted`: the request counts for the rate limits; False for one that was authenticated
-        before. Raises Unauthorized, Forbidden, TooManyRequests, Unavailable.
+        before. `in_bulk`: it counts as one, however large its body is. Raises Unauthorized,
+        Forbidden, TooManyRequests, Unavailable.
         """
         if self._off:
             return Access(request, ANYONE, find_client(request), needed)
@@ -104,7 +105,8 @@ class Authenticator:
             return Access(request, link, find_client(request), needed)
         caller, session = await self._identify(request, counted=counted)
         if counted:
-            self._charge(caller.name, 1 + _count_more_requests(_read_declared_size(request)))
+            size = 0 if in_bulk else _read_declared_size(request)
+            self._charge(caller.name, 1 + _count_more_requests(size))
         access = Access(request, caller, find_client(request), needed, session)
         access.check()
         return access

@@ -1,6 +1,9 @@
 """Ground truth: what is true of an inference."""
 
-from typing import Annotated, Self
+import asyncio
+from datetime import timedelta
+from tempfile import SpooledTemporaryFile
+from typing import IO, Annotated, Any, Final, Literal, Self, get_args
 from uuid import UUID
 
 from fastapi import Query
@@ -12,7 +15,7 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure.pending_deletions import list_erased
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import Conflict, Gone, NotFound
+from inference_store.inference.errors import Conflict, Gone, Invalid, NotFound, TooLarge
 from inference_store.inference.field_docs import (
     Body,
     Exact,
@@ -22,24 +25,36 @@ from inference_store.inference.field_docs import (
     Text,
     WrongField,
 )
+from inference_store.inference.nearest import describe_nearest, nearest
 from inference_store.query import lookup
 from inference_store.query.read import GROUND_TRUTH, read
+from inference_store.truth.awaiting import drop_all
 from inference_store.truth.documents import (
     MOST_ITEMS,
     MOST_SOURCE,
     MOST_TEXT,
     SOURCE,
-    TruthItem,
     TruthSet,
+)
+from inference_store.truth.intake import Intake, Outcome, batch_rows
+from inference_store.truth.rows import (
+    CSV,
+    FIELDS,
+    FORMATS,
+    METADATA,
+    NDJSON,
+    PARQUET,
+    make_item,
+    read_rows,
 )
 from inference_store.truth.sets import TruthWriter, delete_truth, put_truth
 
 from .access import Access, Asking
 from .answer import Answer, Shown
 from .dependencies import IfMatch, LookingUp
-from .http import INFERENCE, InferenceId, ModelId, exact_json
+from .http import INFERENCE, OF_MODEL, InferenceId, ModelId, exact_json
 from .inference_models import ShownTruth
-from .routing import Router
+from .routing import BINARY, Router
 
 Source = Annotated[Text, Field(min_length=1, max_length=MOST_SOURCE)]
 
@@ -55,11 +70,12 @@ class TruthItemBody(Body):
     value: Exact | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if self.box is not None and not (self.box[0] <= self.box[2] and self.box[1] <= self.box[3]):
-            raise WrongField("box", "it is xmin, ymin, xmax, ymax: the smaller corner comes first")
-        if all(part is None for part in (self.label, self.box, self.text, self.value)):
-            raise WrongField("label", "an item has a `label`, `box`, `text` or `value`")
+    def _is_an_item(self) -> Self:
+        try:
+            make_item(self.model_dump(exclude_none=True))
+        except ValueError as wrong:
+            field, _, why = str(wrong).partition(": ")
+            raise WrongField(field, why) from None
         return self
 
 
@@ -84,15 +100,7 @@ class TruthBody(Body):
 
     def to_set(self) -> TruthSet:
         """Return what is stored."""
-        items = [
-            TruthItem(
-                item.label,
-                None if item.box is None else (item.box[0], item.box[1], item.box[2], item.box[3]),
-                item.text,
-                item.value,
-            )
-            for item in self.items
-        ]
+        items = [make_item(item.model_dump(exclude_none=True)) for item in self.items]
         return TruthSet(items, self.source, self.complete)
 
 
@@ -176,6 +184,146 @@ async def delete_ground_truth(
         noted = {"source": source, "revision": None}
         await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, [uid], **noted)
     return Response(status_code=204)
+
+
+class RefusedRow(Shown):
+    """A row that changed nothing."""
+
+    line: int
+    """Of the body, from 1: a line of NDJSON or CSV, a row of Parquet."""
+    outcome: Literal["ambiguous", "erased", "refused"]
+    why: str
+
+
+class TruthLoad(Shown):
+    """What became of ground truth in bulk. Sets are counted: rows of one inference that follow each
+    other are one. The same body again changes nothing."""
+
+    matched: int
+    """Of which an inference is stored."""
+    awaiting: int
+    """Of which none is stored yet. They wait, and are joined when it arrives."""
+    ambiguous: int
+    """Whose id several inferences have."""
+    erased: int
+    """Whose inference was erased. Nothing comes back."""
+    refused: int
+    """What cannot be read, and what a legal hold or the cap of labels forbids."""
+    changed: int
+    """Sets that were written; more than `matched` if several inferences have one `data_hash`."""
+    unchanged: int
+    """Sets that were so already."""
+    problems: list[RefusedRow]
+    """The first hundred rows that changed nothing, with the reasons."""
+
+
+_BODY: Final = {
+    "requestBody": {
+        "required": True,
+        "description": "Rows. Each has one of `inference_id`, `uid`, `data_hash`, `metadata.KEY`;"
+        " `source` and `complete`, if they are not `human` and true; and `items` as a set has, or"
+        " one item: `label`, `xmin`, `ymin`, `xmax`, `ymax`, `text`, `value`.",
+        "content": {
+            NDJSON: {"schema": {"type": "string"}},
+            CSV: {"schema": {"type": "string"}},
+            PARQUET: BINARY,
+        },
+    }
+}
+_MEMORY_BYTES: Final = 16 * 1024 * 1024
+_Columns = Annotated[
+    list[Annotated[str, Field(pattern=r"^[^=]+=.+$", max_length=512)]],
+    Query(
+        max_length=32,
+        description="Names of columns, if they are others: `label=class`. Repeat it.",
+        examples=[["inference_id=image", "label=class"]],
+    ),
+]
+
+
+@router.add(
+    f"POST {OF_MODEL}/ground-truth",
+    Right.ANNOTATE,
+    "Load ground truth",
+    *(409, 413),
+    in_bulk=True,
+    openapi_extra=_BODY,
+)
+async def load_ground_truth(
+    model_id: ModelId,
+    access: Asking,
+    columns: _Columns = [],  # noqa: B006
+) -> Answer[TruthLoad]:
+    """Take the ground truth of many inferences: NDJSON, CSV or Parquet. What comes before its
+    inference waits for it, some days. A set of `data_hash` is for every inference of that datum."""
+    async with access.engine.connect() as connection:
+        registration = await access.find_model(connection, model_id)
+    kind = access.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind not in FORMATS:
+        message = f"the body is one of {', '.join(FORMATS)}"
+        raise Invalid.of("header.content-type", message, FORMATS)
+    names = _read_columns(columns)
+
+    async def note(connection: AsyncConnection, sets: int) -> None:
+        await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, sets=sets)
+
+    days = access.settings.ground_truth_wait_days
+    writer = TruthWriter(access.engine, access.blobs)
+    intake = Intake(writer, registration, access.who.actor, timedelta(days=days), note)
+    async with access.app.admission.admit(access.admission_name):
+        with SpooledTemporaryFile(_MEMORY_BYTES) as file:
+            await _receive(access, file)
+            batches = batch_rows(read_rows(file, kind, names))
+            while some := await asyncio.to_thread(next, batches, None):
+                await intake.take(some)
+    counts = {name: intake.outcomes[name] for name in get_args(Outcome)}
+    problems = [RefusedRow(**problem._asdict()) for problem in intake.problems]
+    changes = {"changed": intake.changed, "unchanged": intake.unchanged}
+    return Answer(TruthLoad(**counts, **changes, problems=problems))
+
+
+@router.add(
+    f"DELETE {OF_MODEL}/ground-truth",
+    Right.ANNOTATE,
+    "Delete ground truth that waits",
+    status=204,
+    answer=Response,
+)
+async def delete_awaiting_ground_truth(model_id: ModelId, access: Asking) -> Response:
+    """Delete what waits for inferences that have not come. That of inferences stays."""
+    async with access.engine.connect() as connection:
+        registration = await access.find_model(connection, model_id)
+    count, dropped = 1, 0
+    while count:
+        async with access.engine.begin() as connection:
+            count = await drop_all(connection, registration.model)
+            if count:
+                noted: dict[str, Any] = {"sets": -count}
+                await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, **noted)
+        dropped += count
+    if not dropped:
+        raise NotFound("No ground truth of the model waits.")
+    return Response(status_code=204)
+
+
+async def _receive(access: Access, file: IO[bytes]) -> None:
+    size, most = 0, access.settings.ground_truth_bytes
+    async for piece in access.request.stream():
+        size += len(piece)
+        if size > most:
+            raise TooLarge(f"The body is over {most:,} bytes.")
+        file.write(piece)
+    file.seek(0)
+
+
+def _read_columns(columns: list[str]) -> dict[str, str]:
+    names = dict(column.split("=", 1) for column in columns)
+    for ours in names:
+        if ours not in FIELDS and not ours.startswith(METADATA):
+            near = nearest(ours, FIELDS)
+            message = f"there is no field {ours!r}; {describe_nearest(near, list(FIELDS))}"
+            raise Invalid.of("query.columns", message, near)
+    return names
 
 
 async def _find(access: Access, model_id: str, inference_id: str) -> tuple[Registration, UUID]:

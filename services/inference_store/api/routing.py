@@ -30,6 +30,8 @@ from .fields import PageAnswer, page_of
 from .http import ANY, JSON, NDJSON, ExactRequest, choose_type
 
 PREFIX: Final = "/v1"
+_IN_BULK: Final = set[Callable[..., Any]]()
+"""Functions that read the body of the request by themselves."""
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
@@ -59,6 +61,7 @@ class Router(APIRouter):
         also: dict[int | str, dict[str, Any]] | None = None,
         answer: type[BaseModel] | type[Response] | None = None,
         order: str = "the newest first",
+        in_bulk: bool = False,
         **options: Any,
     ) -> Callable[[Endpoint], Endpoint]:
         """Add a function as a route, such as `GET /models`; it answers with what it returns, or
@@ -66,12 +69,16 @@ class Router(APIRouter):
 
         `needed`: a right alone is one over the model of the path; `refusals`: the statuses it
         refuses with, beside those of every route, of a path that names something, of `if_match` and
-        of a `body`; `also`: answers that the OpenAPI shows beside its own; `order`: of a page.
+        of a `body`; `also`: answers that the OpenAPI shows beside its own; `order`: of a page;
+        `in_bulk`: the function reads the body by itself, which may be large.
         """
         method, _, path = route.partition(" ")
+        extra = options.pop("openapi_extra", {})
+        needed = needed if isinstance(needed, Needs) else Needs(needed)
 
         def add(endpoint: Endpoint) -> Endpoint:
             known = set(signature(endpoint).parameters)
+            _IN_BULK.update({endpoint} if in_bulk else ())
             kind = answer or _find_answer(endpoint, order)
             name = "response_class" if issubclass(kind, Response) else "response_model"
             options[name] = kind
@@ -85,7 +92,7 @@ class Router(APIRouter):
                 status_code=status,
                 summary=summary,
                 responses=document_refusals(*refusals, *implied, also=also),
-                openapi_extra=declare(needed if isinstance(needed, Needs) else Needs(needed)),
+                openapi_extra=extra | declare(needed),
                 **options,
             )
             return endpoint
@@ -164,6 +171,8 @@ class GuardedRoute(APIRoute):
         has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
         self._offered = (JSON, *media_types) if has_json else media_types
         self._parameters = _Parameters(self.dependant)
+        # what may be larger than the memory: the function reads it by itself
+        self._is_in_bulk = endpoint in _IN_BULK
         self.app = self._serve
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -174,10 +183,13 @@ class GuardedRoute(APIRoute):
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, state = ExactRequest(scope, receive), scope["app"].state
-        access = await state.authenticator.authenticate(request, self._needed)
+        in_bulk = self._is_in_bulk
+        access = await state.authenticator.authenticate(request, self._needed, in_bulk=in_bulk)
         request.state.access = access
         request.state.media_type = require_type(request, self._offered)
-        size = await request.load(state.settings.api_max_body_bytes)
+        size = 0
+        if not in_bulk:
+            size = await request.load(state.settings.api_max_body_bytes)
         state.authenticator.charge_undeclared(request, access.caller, size)
         if scope["query_string"]:
             _refuse_unknown(request, self._known_parameters)

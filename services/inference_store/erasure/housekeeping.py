@@ -42,6 +42,7 @@ from inference_store.index import registrations
 from inference_store.index.registrations import match_models, match_policies
 from inference_store.index.tables import (
     audit,
+    awaiting_truth,
     erasing,
     erasure,
     erasure_model,
@@ -393,7 +394,11 @@ async def describe_removal(connection: AsyncConnection, model_id: str) -> Mappin
 
 
 async def _find_rest(connection: AsyncConnection, model: int) -> str | None:
-    for table, what in ((inference, "inferences"), (erasing, "unfinished erasures")):
+    for table, what in (
+        (inference, "inferences"),
+        (erasing, "unfinished erasures"),
+        (awaiting_truth, "ground truth that waits (DELETE …/ground-truth)"),
+    ):
         first = select(table.c.model).where(table.c.model == model).limit(1)
         if (await connection.scalar(first)) is not None:
             return what

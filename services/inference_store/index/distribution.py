@@ -19,6 +19,7 @@ from inference_store.index.database import Database, cause_of, create_engine
 from inference_store.index.schema import require_schema
 from inference_store.index.tables import (
     PARTITIONED,
+    awaiting_truth,
     blob_reference,
     erasing,
     erasure_held,
@@ -33,7 +34,10 @@ from inference_store.index.tables import (
 
 Place = Literal["distributed", "reference"]
 # Any other table stays on the coordinator: it is never joined with distributed ones.
-DISTRIBUTED = (*PARTITIONED, erasing, erasure_held, tombstone, blob_reference, segment)
+DISTRIBUTED = (
+    *(*PARTITIONED, erasing, erasure_held, tombstone, blob_reference, segment),
+    awaiting_truth,
+)
 REFERENCE = (registration, metadata_key, label, model_key, model_label)
 # A distributed table has no triggers, so nothing is counted ahead of its queries.
 _UNCOUNTED = (

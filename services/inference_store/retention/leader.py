@@ -20,6 +20,7 @@ from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.platform.backoff import Stopped
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
+from inference_store.truth.sets import TruthWriter
 
 from .certifier import Certifier, Remaining
 
@@ -96,6 +97,9 @@ class Leader:
         self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
         self.certifier = _make_certifier(settings, self.ledger)
+        self.truth = TruthWriter(engine, blobs)
+        # the last truth that was looked at for its inference
+        self.joined: tuple[int, UUID] | None = None
         self.batches_erased = 0
         # whether the schedule was due when the turn began; set later, the next turn sees it
         self.is_scheduled = False

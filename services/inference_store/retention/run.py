@@ -53,6 +53,7 @@ from inference_store.retention.residual import (
     remove_unused_names,
 )
 from inference_store.retention.run_executor import RunExecutor
+from inference_store.truth.awaiting import expire, join_next
 
 _log = structlog.get_logger()
 
@@ -102,6 +103,13 @@ async def _work_on(leader: Leader, erasure: Erasure) -> bool:
     if marked == "all":
         return await eraser.finish(leader, erasure, seconds=_SHARE_SECONDS) is not None
     return marked == "over"
+
+
+async def join_truth(leader: Leader) -> None:
+    """Join ground truth that came before its inference, some each turn; delete what waited for too
+    long."""
+    await leader.repeat(expire)
+    leader.joined = await join_next(leader.truth, leader.joined)
 
 
 async def sign_waiting(leader: Leader) -> None:
@@ -245,6 +253,7 @@ JOBS: Final = (
     Job("parts of the leader before", has_taken_over, delete_taken_over),
     Job("other copies of segments", _every_turn, segment_copier.delete_other_copies),
     Job("erasures", _every_turn, resume_erasures),
+    Job("truth that waits", _every_turn, join_truth),
     Job("certificates", _every_turn, sign_waiting),
     Job("values in holds", _every_turn, remove_recorded),
     Job("scheduled run", _scheduled, request_scheduled),

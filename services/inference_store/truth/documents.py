@@ -6,6 +6,9 @@ repeats bits of the segment's, as captures are:
 
     {"ground_truth": 1, "model_id", "uid", "source", "revision", "by", "at", "complete",
      "items": [{"label", "box", "text", "value"}]}
+
+That of a set whose inference has not come yet has a made-up uid, its `address` and `until` when it
+waits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,6 +87,15 @@ def decode_document(data: bytes) -> tuple[TruthSet, Mapping[str, Any]]:
     document = orjson.loads(data)
     if not isinstance(document, dict) or document.get("ground_truth") != _VERSION:
         raise ValueError("it is no ground truth of this version")
+    return _read(document, document["source"]), document
+
+
+def decode_content(content: str, source: str) -> TruthSet:
+    """Return the set of a content."""
+    return _read(orjson.loads(content), source)
+
+
+def _read(document: Mapping[str, Any], source: str) -> TruthSet:
     items = [
         TruthItem(
             item.get("label"),
@@ -93,7 +105,7 @@ def decode_document(data: bytes) -> tuple[TruthSet, Mapping[str, Any]]:
         )
         for item in document["items"]
     ]
-    return TruthSet(items, document["source"], document["complete"]), document
+    return TruthSet(items, source, document["complete"])
 
 
 def lay_out(

@@ -5,9 +5,10 @@ the index was lost: they are queued again. Of what was erased nothing comes back
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import select
@@ -18,8 +19,9 @@ from inference_store.erasure.pending_deletions import enqueue_superseded, list_e
 from inference_store.index import registrations
 from inference_store.index.sidecars import among
 from inference_store.index.tables import blob_reference, truth_set
-from inference_store.inference.events import StorageKey
+from inference_store.inference.events import StorageKey, parse_stored
 
+from .awaiting import restore_awaiting
 from .documents import decode_document, hash_content
 from .sets import Key, NewRow, TruthWriter, delete_rows, lock_inferences
 
@@ -32,7 +34,9 @@ class Restoring:
 
     rows: defaultdict[int, list[NewRow]] = field(default_factory=lambda: defaultdict(list))
     names: dict[int, set[str]] = field(default_factory=dict)
+    models: dict[str, int] = field(default_factory=dict)
     unreadable: list[tuple[StorageKey, str]] = field(default_factory=list)
+    awaiting: list[tuple[str, str, str, Mapping[str, Any]]] = field(default_factory=list)
 
 
 async def read_documents(
@@ -44,6 +48,10 @@ async def read_documents(
     for place, data in documents:
         try:
             one, about = decode_document(data or b"")
+            if "address" in about:
+                content = one.content.decode()
+                restoring.awaiting.append((about["model_id"], str(place), content, about))
+                continue
             at, key = datetime.fromisoformat(about["at"]), (UUID(about["uid"]), one.source)
             revision, by = int(about["revision"]), str(about["by"])
             row = NewRow(key, one, revision, hash_content(one.content), str(place), by, at)
@@ -51,11 +59,12 @@ async def read_documents(
         except (ValueError, KeyError, TypeError, ArithmeticError) as wrong:
             restoring.unreadable.append((place, f"it is no ground truth: {wrong}"))
     async with writer.engine.connect() as connection:
-        models = await registrations.find_by_ids(connection, set(rows))
+        waiting = {model_id for model_id, *_ in restoring.awaiting}
+        models = await registrations.find_by_ids(connection, rows.keys() | waiting)
+    restoring.models = {model_id: models[model_id].model for model_id in waiting & models.keys()}
     for model_id, of_model in rows.items():
         if (registration := models.get(model_id)) is None:
-            places = [StorageKey(*row.place[5:].split("/", 1)) for row in of_model]
-            restoring.unreadable += [(place, NOT_STORED) for place in places]
+            restoring.unreadable += [(parse_stored(row.place), NOT_STORED) for row in of_model]
             continue
         model = registration.model
         restoring.rows[model] = of_model
@@ -70,15 +79,17 @@ async def restore(
     reason. None: a name was removed meanwhile, and the page is to be read again."""
     counts: Counter[str] = Counter()
     left = list(restoring.unreadable)
+    for model_id, place, content, about in restoring.awaiting:
+        if (waits_for := restoring.models.get(model_id)) is not None:
+            await restore_awaiting(connection, waits_for, place, content, about)
     for model, rows in sorted(restoring.rows.items()):
         if not await writer.hold_names(connection, model, restoring.names):
             return None
         uids = {row.key[0] for row in rows}
         gone = await lock_inferences(connection, model, uids)
         erased = await list_erased(connection, model, sorted(gone)) if gone else set()
-        for row in rows:
-            if row.key[0] in gone - erased:
-                left.append((StorageKey(*row.place[5:].split("/", 1)), NOT_STORED))
+        absent = [row.place for row in rows if row.key[0] in gone - erased]
+        left += [(parse_stored(place), NOT_STORED) for place in absent]
         counts["truth_erased"] += sum(row.key[0] in erased for row in rows)
         counts += await _restore(
             connection, writer, model, [r for r in rows if r.key[0] not in gone]

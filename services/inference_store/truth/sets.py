@@ -102,10 +102,12 @@ class TruthWriter:
         *,
         by: str,
         revision: int | None = None,
+        said_at: datetime | None = None,
     ) -> Written:
         """Write the sets that differ from those stored. `revision`: that each must have, 0 if there
-        is none. Raises PreconditionFailed, ObjectStoreUnavailable."""
-        written, model, at = Written(), registration.model, datetime.now(UTC)
+        is none; `said_at`: when it was said, if that is not now; what is newer stays. Raises
+        PreconditionFailed, ObjectStoreUnavailable."""
+        written, model, at = Written(), registration.model, said_at or datetime.now(UTC)
         # Before the rows: no hold is placed between the check of holds here and the commit.
         await holds.block_placement(connection)
         written.gone = await lock_inferences(connection, model, {uid for uid, _ in wanted})
@@ -114,10 +116,10 @@ class TruthWriter:
         rows: list[NewRow] = []
         contents: list[bytes] = []
         for key, one in kept.items():
-            present, hash = stored.get(key, (0, None))
+            present, hash, before = stored.get(key, (0, None, at))
             require_revision("The ground truth", present, revision)
             content = one.content
-            if hash == (new_hash := hash_content(content)):
+            if hash == (new_hash := hash_content(content)) or before > at:
                 written.unchanged.add(key)
             elif not self._fits(model, one):
                 written.capped.add(key)
@@ -130,7 +132,7 @@ class TruthWriter:
         pairs = [pair for pair in zip(rows, contents, strict=True) if pair[0].key[0] not in ended]
         if pairs:
             documents = [_encode(registration.model_id, row, content) for row, content in pairs]
-            places = await self._put(registration.model_id, at, documents)
+            places = await self.put(registration.model_id, at, documents)
             rows = [
                 row._replace(place=place) for (row, _), place in zip(pairs, places, strict=True)
             ]
@@ -152,7 +154,8 @@ class TruthWriter:
         await delete_rows(connection, model, [row.key for row in rows if row.key in stored])
         await self.copy(connection, model, rows)
 
-    async def _put(self, model_id: str, at: datetime, documents: Sequence[bytes]) -> list[str]:
+    async def put(self, model_id: str, at: datetime, documents: Sequence[bytes]) -> list[str]:
+        """Put documents into the bucket, and return their storage keys."""
         segments = list(lay_out(self._blobs.buckets.default, model_id, at, documents))
         objects = [(place, tar) for place, tar, _ in segments]
         await asyncio.to_thread(self._blobs.put_many, objects, content_type=CONTENT_TYPE)
@@ -299,11 +302,11 @@ async def lock_inferences(
 
 async def _find_stored(
     connection: AsyncConnection, model: int, uids: Collection[UUID]
-) -> dict[Key, tuple[int, bytes]]:
+) -> dict[Key, tuple[int, bytes, datetime]]:
     here = truth_set.c
-    query = select(here.uid, here.source, here.revision, here.content_hash)
+    query = select(here.uid, here.source, here.revision, here.content_hash, here.at)
     rows = await connection.execute(query.where(among(truth_set, model, sorted(uids))))
-    return {(row.uid, row.source): (row.revision, bytes(row.content_hash)) for row in rows}
+    return {(row.uid, row.source): (row.revision, bytes(row.content_hash), row.at) for row in rows}
 
 
 async def delete_rows(connection: AsyncConnection, model: int, keys: Sequence[Key]) -> None:

@@ -148,8 +148,8 @@ async def test_filters(api: Api, distinct: bool) -> None:
         assert count["count"] == len(names.split()), whole
     refused = await api.post(f"{_M}/inferences/count", json={"filter": "truth(score > 1)"})
     assert (refused.status_code, "inside truth(…)" in refused.json()["detail"]) == (422, True)
-    body: dict[str, Any] = {"group_by": ["truth_label", "top_label"], "measures": ["count"]}
-    groups = (await api.ask(f"{_M}/inferences/aggregate", body))["groups"]
+    by = {"group_by": ["truth_label", "top_label"], "measures": ["count"]}
+    groups = (await api.ask(f"{_M}/inferences/aggregate", by))["groups"]
     pairs = {(g["key"]["truth_label"], g["key"]["top_label"]) for g in groups}
     assert pairs == {("car", "car"), ("lamp", "person"), ("person", None), (None, None)}
     assert await api.find_ids(sort="truth_label") == [*"abc", *"de"]
@@ -159,8 +159,8 @@ async def test_beside_inferences(api: Api) -> None:
     await api.store(NewInference("one"), NewInference("two", at(1)))
     await put(api, "one", _BOX)
     shown = (await api.read(make_path("one")))["sets"]
-    for more in ({"include": ["ground_truth"]}, {"fields": ["ground_truth"]}):
-        items = (await api.ask(f"{_M}/inferences/query", more))["items"]
+    for name in ("include", "fields"):
+        items = (await api.ask(f"{_M}/inferences/query", {name: ["ground_truth"]}))["items"]
         assert [item["ground_truth"] for item in items] == [[], shown]
     path = f"{_M}/inferences/one?include=ground_truth"
     assert (await api.read(path))["ground_truth"] == shown

@@ -189,6 +189,20 @@ async def test_tagging_and_erasing_say_what_they_change(istore: Istore) -> None:
     assert (missing.returncode, missing.stdout) == (1, "")
 
 
+async def test_labels_and_files_of_them(istore: Istore, tmp_path: Path) -> None:
+    said = await istore.run("label", MODEL, "frame-001", "person", "car@1,2,3,4.5")
+    assert (said.returncode, said.stdout) == (0, "Revision 1 of 'human': 2 items.\n")
+    path = tmp_path / "truth.jsonl"
+    path.write_text('{"id": "frame-001", "items": []}\n{"id": "frame-002", "label": ""}\n{}\n')
+    loaded = await istore.run("truth", "load", MODEL, str(path), "--column", "inference_id=id")
+    counts = "2 changed, 0 were so already, 0 wait for their inferences.\n"
+    assert (loaded.returncode, loaded.stdout) == (1, counts)
+    assert f"{path}:3: refused: inference_id: " in loaded.stderr
+    assert (await istore.run("label", MODEL, "frame-001", "--delete")).stdout == "Deleted.\n"
+    counted = await istore.run("count", MODEL, "--filter", "has_truth AND count_truth() = 0")
+    assert counted.stdout == "1\n"
+
+
 async def test_the_bytes_of_a_part(
     make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, tmp_path: Path
 ) -> None:

@@ -21,10 +21,12 @@ from inference_store_client import (
     ExportFailed,
     NotFound,
     SettingsError,
+    count_truth,
     field,
     meta,
     predicted,
     prediction,
+    truth,
 )
 from tests.both_clients import Client
 from tests.integration.api.api_client import make_worker
@@ -104,6 +106,33 @@ async def test_tags_and_a_note(make_app: MakeApp, both: Client) -> None:
         await both.ask(lambda: first.note(None))
         again = await both.ask(lambda: model.inference(first.inference_id))
         assert again.metadata.get("note") is None
+
+
+@pytest.mark.usefixtures("frames")
+async def test_ground_truth(make_app: MakeApp, both: Client, tmp_path: Path) -> None:
+    async with open_api(make_app(), both) as store:
+        model = store.model(MODEL)
+        one = await both.ask(lambda: model.inference("frame-001"))
+        box = {"label": "car", "box": [1, 2, 3, 4.5], "value": 1.5}
+        said = await both.ask(lambda: one.label("person", box, source="file"))
+        assert (said.revision, said.complete, said.items[1].box) == (1, True, (1, 2, 3, 4.5))
+        assert await both.ask(one.truth) == (said,)
+        found = model.inferences(truth(label="car") & (count_truth() == 2))
+        assert await read_ids(both, found) == ["frame-001"]
+        shown = model.inferences(truth(label="car"), include=["ground_truth"])
+        assert [each.ground_truth for each in await both.list(shown.stream)] == [(said,)]
+        await both.ask(lambda: one.unlabel(source="file"))
+        assert await both.ask(found.count) == 0
+        rows = [{"inference_id": "frame-002", "items": [box]}, {"inference_id": "x" * 300}]
+        loaded = await both.ask(lambda: model.load_ground_truth(rows))
+        assert (loaded.changed, loaded.refused, loaded.problems[0].line) == (1, 1, 2)
+        path = tmp_path / "truth.csv"
+        path.write_text("image,class,xmin\nframe-003,car,\nframe-003,lamp,\nlater,car,\n")
+        columns = {"inference_id": "image", "label": "class"}
+        loaded = await both.ask(lambda: model.load_ground_truth(path, columns=columns))
+        assert (loaded.matched, loaded.awaiting, loaded.problems) == (1, 1, ())
+        ids = await read_ids(both, model.inferences("has_truth").sort("received_at"))
+        assert ids == ["frame-002", "frame-003"]
 
 
 @pytest.mark.parametrize("links", ["on", "off"])

@@ -42,7 +42,15 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import NotIncluded, UnexpectedAnswer
 from inference_store_client.filters import Expression, encode_filter
 from inference_store_client.json_text import write_json
-from inference_store_client.values import answers, drift, exports, inference, models, overview
+from inference_store_client.values import (
+    answers,
+    drift,
+    exports,
+    inference,
+    models,
+    overview,
+    truth,
+)
 from inference_store_client.values.inference import InferenceFields, read_value
 from tests.both_clients import make_item
 from tests.client_examples import EXAMPLES, SENTENCES, list_texts
@@ -61,10 +69,11 @@ _NAMED = {
     "Retention": "RetentionExplanation",
     "PendingDecision": "PendingRule",
     "Obstacle": "BlockedObject",
+    "GroundTruth": "Truth",
 }
 KINDS: dict[str, type[Any]] = {
     _NAMED.get(name, name): kind
-    for module in (answers, drift, exports, inference, models, overview)
+    for module in (answers, drift, exports, inference, models, overview, truth)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and is_dataclass(kind) and kind is not answers.Listing
     if kind.__module__ == module.__name__
@@ -78,6 +87,7 @@ LEFT_OUT = {
     "Erasure": {"decided_by", "given_up"},
     "Caller": {"session"},
     # What the client reads for itself has what it needs.
+    "TruthSets": {"uid"},
     "Drawing": {"uid", "width", "height", "units", "without_shape"},
     "Shape": {"rank", "label", "score", "box", "oriented"},
     "Thumbnail": {"content_type", "width", "height", "problem"},

@@ -27,6 +27,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "sample": "Show a random sample of the inferences that match.",
     "tag": "Add tags to the inferences that match.",
     "untag": "Remove tags from the inferences that match.",
+    "label": "Say what is true of an inference.",
+    "truth": "Load ground truth from a file.",
     "export": "Write all inferences that match to a file.",
     "exports": "List the store's exports; get, cancel or restart one, or list what was erased.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
@@ -38,6 +40,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 _MODULES: Final = {
     **dict.fromkeys(("models", "query", "count", "aggregate", "overview", "get"), "reads"),
     **dict.fromkeys(("sample", "tag", "untag"), "reads"),
+    "truth": "label",
     **dict.fromkeys(("login", "logout"), "signing"),
     "completion": "main",
 }

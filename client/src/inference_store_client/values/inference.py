@@ -12,6 +12,7 @@ from uuid import UUID
 from inference_store_client.errors import NotIncluded
 from inference_store_client.json_text import read_json
 from inference_store_client.times import read_instant
+from inference_store_client.values.truth import GroundTruth
 
 # The predictions of an inference.
 
@@ -278,6 +279,8 @@ class InferenceFields:
     metadata_storage_key: str | None
     metadata: Metadata = _NO_METADATA
     predictions: Predictions = _NO_PREDICTIONS
+    ground_truth: tuple[GroundTruth, ...] | None = None
+    """With `include=["ground_truth"]`."""
     urls: Urls | None = None
     """With `include=["urls"]`."""
     distance_metres: float | None = None

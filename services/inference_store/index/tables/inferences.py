@@ -363,6 +363,26 @@ truth = Table(
     postgresql_partition_by=BY_TIME,
 )
 
+# Truth that came before its inference; `uid` is made up, and names its document meanwhile.
+awaiting_truth = Table(
+    "awaiting_truth",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    # 'inference_id', 'uid', 'data_hash', or 'metadata' by the key `name`
+    Column("how", CODE_POINTS, nullable=False),
+    Column("name", CODE_POINTS, nullable=False),
+    Column("value", CODE_POINTS, nullable=False),
+    Column("source", CODE_POINTS, nullable=False),
+    # as its document has it: JSON
+    Column("content", CODE_POINTS, nullable=False),
+    Column("by", CODE_POINTS, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False),
+    Column("until", DateTime(timezone=True), nullable=False),
+    Index("awaiting_truth_address_key", "model", "how", "name", "value", "source", unique=True),
+    Index("awaiting_truth_until_idx", "until"),
+)
+
 SIDE_TABLES = {
     "number": metadata_number,
     "string": metadata_string,

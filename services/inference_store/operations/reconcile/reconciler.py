@@ -27,7 +27,7 @@ from inference_store.index.tables import (
 from inference_store.inference.errors import BlobMissing, StoreError
 from inference_store.inference.events import parse_stored
 from inference_store.inference.events.event import find_object
-from inference_store.inference.layout import EDITED, SIDECARS, segment_of
+from inference_store.inference.layout import EDITED, SIDECARS, TRUTH, segment_of
 from inference_store.objects import Blobs, Found
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import KafkaSettings, ReconcileSettings
@@ -394,7 +394,7 @@ async def _find_segments(
     connection: AsyncConnection, prefix: BucketPrefix
 ) -> dict[str, tuple[int, str]]:
     """Return the models that may own captures under a prefix, by their segments in keys."""
-    if prefix.prefix in {SIDECARS, EDITED}:
+    if prefix.prefix in {SIDECARS, EDITED, TRUTH}:
         return {}
     rows = await connection.execute(select(registration.c.model_id, registration.c.model))
     segments = {segment_of(row.model_id): (row.model, row.model_id) for row in rows}

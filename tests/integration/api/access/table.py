@@ -83,6 +83,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_I}/ground-truth"): Row(READ, MODEL, 200),
     # the source has said nothing
     ("DELETE", f"{_I}/ground-truth"): Row(ANNOTATE, MODEL, 404, query="?source=nobody"),
+    ("POST", f"{_M}/ground-truth"): Row(ANNOTATE, MODEL, 422, query="?columns=label=class"),
+    # none waits
+    ("DELETE", f"{_M}/ground-truth"): Row(ANNOTATE, MODEL, 404),
     ("GET", f"{_I}/drawing"): Row(READ, MODEL, 200),
     # its input is no picture
     ("GET", f"{_I}/thumbnail"): Row(READ_INPUTS, MODEL, 422),

@@ -22,6 +22,7 @@ from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import (
     PARTITIONED,
+    awaiting_truth,
     blob_reference,
     erasure_held,
     inference,
@@ -47,7 +48,9 @@ from inference_store.proxy.capture.segments import (
     make_metadata_blob,
 )
 from inference_store.query.explain import Explain, summarize_plan
+from inference_store.truth.awaiting import await_sets
 from inference_store.truth.documents import TruthItem, TruthSet
+from inference_store.truth.rows import Address
 from inference_store.truth.sets import TruthWriter, put_truth
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
@@ -145,7 +148,7 @@ INLINE = capture(9, metadata=_ITEMS, extras={"task_type": "Object Detection", "m
 FOREIGN = [*(capture(number) for number in range(4)), INLINE]
 # docs/how-to/reconcile.md names them
 _NOT_REBUILT = "indexed_at revision data_deleted_at registered_at registered_by updated_at"
-REBUILT = (*PARTITIONED, blob_reference, registration, model_key, model_label)
+REBUILT = (*PARTITIONED, blob_reference, awaiting_truth, registration, model_key, model_label)
 
 
 @pytest.fixture
@@ -299,12 +302,17 @@ async def test_rebuilds_lost_rows_but_not_erased_ones(
         for items in ([TruthItem("dog")], [item, TruthItem("dog")]):
             await label_inference(engine, blobs, OURS[number].key("data"), TruthSet(items))
     await label_inference(engine, blobs, OURS[1].key("data"), TruthSet([], "inspector", False))
+    name = OURS[0].model_id
+    known = (await transact(engine, registrations.find_by_ids, [name]))[name]
+    waiting = {(Address("inference_id", "later"), "human"): TruthSet([item])}
+    about: Any = {"by": "me", "keep": timedelta(days=9)}
+    assert await transact(engine, await_sets, TruthWriter(engine, blobs), known, waiting, **about)
     await erase_inference(engine, blobs, OURS[3].key("data"), "inference")
     for key, blob in OURS[3].blobs.items():  # somebody's copy is put back into the bucket
         blobs.put(blobs.parse(key), blob, content_type="application/json")
     before = await read_everything(engine)
     async with engine.begin() as connection:
-        for table in (*PARTITIONED, blob_reference):
+        for table in (*PARTITIONED, blob_reference, awaiting_truth):
             await connection.execute(table.delete())
     code, report = await command("--repair", "rebuild", "--model", OURS[0].model_id)
     assert report["counts"]["erased_again"] == 1
@@ -341,7 +349,8 @@ async def test_finds_nothing_where_both_agree(storing: Storing, reconcile: Recon
     assert (reconciliation.count("objects"), reconciliation.count("named")) == (24, 24)
     assert reconciliation.count("bytes") > 0
     assert reconciliation.places == [
-        f"s3://{storing.bucket}/{prefix}/" for prefix in ("p", "sidecars", "metadata")
+        f"s3://{storing.bucket}/{prefix}/"
+        for prefix in ("p", "sidecars", "metadata", "ground-truth")
     ]
 
 

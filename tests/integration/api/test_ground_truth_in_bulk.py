@@ -1,0 +1,213 @@
+"""Ground truth in bulk: each row is answered by name, nothing is lost, nothing is brought back."""
+
+import json
+from datetime import timedelta
+from io import BytesIO
+from typing import Any
+
+import httpx
+import pytest
+from arro3.core import Array, DataType, Table
+from arro3.io import write_parquet
+from minio.commonconfig import ENABLED
+from minio.versioningconfig import VersioningConfig
+from sqlalchemy import func, select, update
+
+from inference_store.erasure.log import new_key
+from inference_store.index.tables import awaiting_truth, blob_reference, truth, truth_set
+from inference_store.inference.events.event import Extras
+from tests.integration.retention.test_segments import count_with, read_versions
+from tests.integration.stored_inferences import NewInference, at
+from tests.servers.minio import S3
+
+from .conftest import Api
+
+pytestmark = pytest.mark.real_minio
+_M = "/v1/models/model"
+_HASH = "ab" * 32
+NDJSON = "application/x-ndjson"
+_NOTHING: dict[str, Any] = dict.fromkeys(
+    ("matched", "awaiting", "ambiguous", "erased", "refused", "changed", "unchanged"), 0
+) | {"problems": []}
+
+
+async def load(api: Api, body: bytes, kind: str = NDJSON, **query: Any) -> httpx.Response:
+    headers = {"Content-Type": kind}
+    return await api.post(f"{_M}/ground-truth", content=body, headers=headers, params=query)
+
+
+async def load_rows(api: Api, *rows: Any) -> dict[str, Any]:
+    answer = await load(api, b"\n".join(json.dumps(row).encode() for row in rows))
+    assert answer.status_code == 200, answer.text
+    loaded: dict[str, Any] = answer.json()
+    return loaded
+
+
+async def count(api: Api, *tables: Any) -> list[int]:
+    counts = [await api.fetch(select(func.count()).select_from(table)) for table in tables]
+    return [number for [number] in counts]
+
+
+async def find(api: Api, filter: str) -> str:
+    return " ".join(await api.find_ids(filter=filter, sort="received_at"))
+
+
+async def store(api: Api) -> None:
+    same = Extras(data_hash=_HASH)
+    await api.store(
+        NewInference("a", at(0), [("frame", "int", 7)], aliases=("other/a",)),
+        NewInference("b", at(1), [("frame", "string", "x8")], extras=same),
+        NewInference("c", at(2), [("frame", "int", 9)], extras=same),
+        NewInference("twice", at(3), [("frame", "int", 9)]),
+        NewInference("twice", at(4)),
+    )
+
+
+async def test_each_row_is_answered_by_name(api: Api, minio_server: S3) -> None:
+    await store(api)
+    uid = NewInference("c", at(2)).uid
+    rows = (
+        {"inference_id": "other/a", "items": [{"label": "car", "box": [0, 0, 2, 3]}]},
+        {"metadata.frame": "x8", "label": "lamp", "source": "file"},
+        {"data_hash": _HASH.upper(), "label": "person"},
+        {"uid": str(uid), "items": [], "source": "file"},
+        {"inference_id": "twice", "label": "car"},
+        {"metadata.frame": 9, "label": "car"},
+        {"inference_id": "later", "label": "late-label"},
+        {"inference_id": "a", "items": [{"box": [3, 3, 1, 1]}]},
+        {"inference_id": "a", "uid": str(uid), "label": "x"},
+        "no object",
+    )
+    loaded = await load_rows(api, *rows)
+    problems = [(p["line"], p["outcome"], p["why"].partition(":")[0]) for p in loaded["problems"]]
+    assert sorted(problems) == [
+        (5, "ambiguous", "2 inferences have it"),
+        (6, "ambiguous", "2 inferences have it"),
+        (8, "refused", "box"),
+        (9, "refused", "inference_id"),
+        (10, "refused", "it is no JSON object"),
+    ]
+    counts = {"matched": 4, "awaiting": 1, "ambiguous": 2, "refused": 3, "changed": 5}
+    assert loaded | {"problems": []} == _NOTHING | counts
+    assert await find(api, "truth(label = 'car')") == "a"
+    assert await find(api, "truth(label = 'person')") == "b c"
+    assert await find(api, "truth(label = 'lamp' AND source = 'file')") == "b"
+    assert await find(api, "count_truth(source = 'file') = 0") == "a c"
+    # twice the same changes nothing, and puts nothing
+    before = read_versions(minio_server, api.bucket)
+    again = await load_rows(api, *rows)
+    assert (again["changed"], again["unchanged"], again["awaiting"]) == (0, 5, 1)
+    assert read_versions(minio_server, api.bucket) == before
+    # what came first is joined when its inference arrives, and its document is deleted
+    await api.run_retention()
+    assert await count(api, awaiting_truth, truth_set) == [1, 5]
+    await api.store(NewInference("later", at(9)))
+    for _ in range(2):
+        await api.run_retention()
+    assert await find(api, "truth_label = 'late-label'") == "later"
+    assert await count(api, awaiting_truth, truth_set, blob_reference) == [0, 6, 6]
+    assert count_with(minio_server, api.bucket, b"late-label") == 1
+    audited = await api.fetch("SELECT detail FROM audit WHERE action = 'ground_truth_changed'")
+    assert audited == [{"sets": 5}, {"sets": 1}]
+
+
+async def test_neighbours_in_a_segment_stay(api: Api, minio_server: S3) -> None:
+    """What is erased, or replaced, of the documents of one request becomes zeros."""
+    minio_server.client().set_bucket_versioning(api.bucket, VersioningConfig(ENABLED))
+    api.retention["certificate_key"] = new_key().pem
+    await store(api)
+    rows = [{"inference_id": name, "text": f"planted-{name}"} for name in "abc"]
+    rows.append({"inference_id": "a", "source": "file", "text": "planted-file"})
+    assert (await load_rows(api, *rows))["changed"] == 4
+
+    def list_planted() -> list[int]:
+        names = ("a", "b", "c", "file")
+        return [count_with(minio_server, api.bucket, f"planted-{n}".encode()) for n in names]
+
+    assert list_planted() == [1, 1, 1, 1]
+    replaced = {"items": [{"text": "new"}]}
+    await api.call("PUT", f"{_M}/inferences/a/ground-truth", replaced)
+    await api.run_retention()
+    assert list_planted() == [0, 1, 1, 1]
+    assert (await api.delete(f"{_M}/inferences/b")).status_code == 202
+    await api.run_retention()
+    assert list_planted() == [0, 0, 1, 1]
+    for name, text in (("c", "planted-c"), ("a", "planted-file")):
+        shown = await api.read(f"{_M}/inferences/{name}/ground-truth")
+        assert text in {item["text"] for one in shown["sets"] for item in one["items"]}
+    for name in "ac":
+        assert (await api.delete(f"{_M}/inferences/{name}")).status_code == 202
+    await api.run_retention()
+    assert list_planted() == [0, 0, 0, 0]
+    assert [n for n in read_versions(minio_server, api.bucket) if "ground-truth" in n] == []
+    states = {one["state"] for one in (await api.read("/v1/erasures"))["items"]}
+    assert (states, await count(api, truth, blob_reference)) == ({"certified"}, [0, 0])
+
+
+async def test_nothing_erased_comes_back(api: Api, minio_server: S3) -> None:
+    await store(api)
+    uid = NewInference("a", at(0)).uid
+    assert (await load_rows(api, {"inference_id": "a", "text": "planted-1"}))["changed"] == 1
+    assert (await api.delete(f"{_M}/inferences/a")).status_code == 202
+    by_name, by_uid = {"inference_id": "a", "label": "x"}, {"uid": f"uid:{uid}", "label": "x"}
+    going = await load_rows(api, by_name, by_uid)
+    assert (going["erased"], [p["outcome"] for p in going["problems"]]) == (2, ["erased"] * 2)
+    await api.run_retention()
+    gone = await load_rows(api, by_name, by_uid)
+    assert (gone["erased"], gone["awaiting"]) == (1, 1)
+    await api.run_retention()
+    assert await count(api, truth_set, truth, awaiting_truth) == [0, 0, 1]
+    nothing = await api.delete(f"{_M}/ground-truth")
+    assert (nothing.status_code, await count(api, awaiting_truth)) == (204, [0])
+    assert (await load_rows(api, by_name))["awaiting"] == 1
+    # what waited for too long goes, with its bytes
+    passed = update(awaiting_truth).values(until=func.now() - timedelta(days=1))
+    async with api.engine.begin() as connection:
+        await connection.execute(passed)
+    for _ in range(2):
+        await api.run_retention()
+    assert await count(api, awaiting_truth, blob_reference) == [0, 0]
+    assert [n for n in read_versions(minio_server, api.bucket) if "ground-truth" in n] == []
+
+
+_CSV = """\ufeffimage,class,xmin,ymin,xmax,ymax,text,value,note
+a,car,0,0,10,10,,,x
+a,lamp,,,,,,,
+"b",,,,,,"two
+lines",1.50,
+c,,,,,,,,
+a,bus,,,,,,,
+"""
+
+
+@pytest.mark.parametrize("kind", ["text/csv", "application/vnd.apache.parquet"])
+async def test_columns(api: Api, kind: str) -> None:
+    """Rows of one inference that follow each other are one set; the last set counts."""
+    await store(api)
+    body = _CSV.encode()
+    if kind != "text/csv":
+        names = ["image", "class", "xmin", "ymin", "xmax", "ymax", "text", "value"]
+        rows: list[tuple[Any, ...]] = [
+            ("a", "car", 0.0, 0.0, 10.0, 10.0, None, None),
+            ("a", "lamp", *[None] * 6),
+            ("b", None, *[None] * 4, "two\nlines", 1.5),
+            ("c", *[None] * 7),
+            ("a", "bus", *[None] * 6),
+        ]
+        kinds = [DataType.utf8()] * 2 + [DataType.float64()] * 4
+        kinds += DataType.utf8(), DataType.float64()
+        columns = [Array(v, k) for v, k in zip(zip(*rows, strict=True), kinds, strict=True)]
+        write_parquet(Table.from_arrays(columns, names=names), file := BytesIO())
+        body = file.getvalue()
+    mapping = ["inference_id=image", "label=class"]
+    answer = await load(api, body, kind, columns=mapping)
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == _NOTHING | {"matched": 4, "changed": 3}
+    assert await find(api, "has_truth") == "a b c"
+    assert await find(api, "truth_label = 'bus'") == "a"
+    assert await find(api, "truth(value = 1.5 AND text LIKE 'two%')") == "b"
+    wrong = await load(api, body, kind, columns=["labl=class"])
+    assert (wrong.status_code, wrong.json()["errors"][0]["known"][0]) == (422, "label")
+    assert (await load(api, b"\xff\xfe\x00", kind)).status_code == 422
+    assert (await load(api, body, "text/plain")).status_code == 422
+    assert (await api.post("/v1/models/none/ground-truth", content=b"")).status_code == 404
