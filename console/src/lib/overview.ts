@@ -147,7 +147,7 @@ interface Figure {
   href: string;
 }
 
-export function listFigures(link: Link, { inferences, errors, predicted, latency, estimated }: Overview): Figure[] {
+export function listFigures(link: Link, { inferences, errors, predicted, latency, estimated, captured: books }: Overview): Figure[] {
   const percentiles = latency ? PERCENTILES.map(([at]) => ({
     name: `${at} latency`,
     value: `${estimated ? "≈ " : ""}${writeMilliseconds(latency[at])}`,
@@ -158,11 +158,21 @@ export function listFigures(link: Link, { inferences, errors, predicted, latency
     { name: writeCount(errors, "error"), value: writeShare(errors / inferences), href: toExplore(link, "NOT ok") },
     { name: "with predictions", value: writeShare(predicted / inferences), href: toExplore(link, "prediction_count > 0") },
     ...percentiles,
+    ...(books && books.seen > books.sampled_out ? [{
+      name: "captured, all models",
+      value: writeWhole(books.captured / (books.seen - books.sampled_out)),
+      href: formatLink({ ...EMPTY_LINK, list: "accounting" }),
+    }] : []),
   ];
 }
 
 function writeShare(share: number): string {
   return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+}
+
+/** A share that is called whole only if it is. */
+function writeWhole(share: number): string {
+  return share < 1 && share > 0.99 ? `${(Math.floor(1e4 * share) / 100).toFixed(2)} %` : writeShare(share);
 }
 
 interface Concern {
@@ -174,11 +184,16 @@ interface Concern {
 /** What needs attention, each with where it is looked after. */
 export function listConcerns(link: Link, overview: Overview): Concern[] {
   const list = (name: string, search = "") => formatLink({ ...EMPTY_LINK, list: name, search });
-  const { dead_letters: letters, parked_events: parked, errors, problems } = overview;
+  const { dead_letters: letters, parked_events: parked, captured: books, errors, problems } = overview;
   const ofModel = new URLSearchParams({ model: link.model }).toString();
   return [
     ...(letters ? [{ title: writeCount(letters, "dead letter"), href: list("dead-letters", ofModel), isGrave: true }] : []),
     ...(parked ? [{ title: `${writeCount(parked, "event")} waiting for an object`, href: list("accounting"), isGrave: false }] : []),
+    ...Object.entries(books?.missed ?? {}).map(([why, calls]) => ({
+      title: `${writeCount(calls, "call")} of all models not captured: ${why.replaceAll("_", " ")}`,
+      href: list("accounting"),
+      isGrave: false,
+    })),
     ...(errors ? [{ title: writeCount(errors, "error"), href: toExplore(link, "NOT ok"), isGrave: true }] : []),
     ...problems.map(({ property, value, inferences }) => ({
       title: `${writeCount(inferences, "inference")} with ${property.replace("_", " ")}: ${value.replaceAll("_", " ")}`,
