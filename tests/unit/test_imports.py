@@ -46,7 +46,7 @@ HOMES = {
     "cryptography": {"erasure/log.py"},
     "sqlalchemy": {
         *("index", "query", "erasure", "export"),
-        *("operations", "api", "ingester", "retention"),
+        *("operations", "api", "ingester", "retention", "truth"),
         *("cli/keys.py", "cli/command.py", "cli/database.py", "cli/proof.py", "cli/upkeep.py"),
     },
     "alembic": {"index/migration.py"},

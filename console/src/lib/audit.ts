@@ -11,7 +11,7 @@ export type AuditEntry = Schemas["AuditEntry"];
 export const ACTIONS = [
   "model_registered", "model_changed", "model_moved", "model_removed", "policy_set", "policy_removed",
   "policy_revoked", "retention_requested", "hold_placed", "hold_changed", "hold_released",
-  "reconciliation_requested", "metadata_changed", "inference_erased", "erasure_requested", "erasure_cancelled",
+  "reconciliation_requested", "metadata_changed", "ground_truth_changed", "inference_erased", "erasure_requested", "erasure_cancelled",
   "erasure_rest_given_up", "data_read", "metadata_read", "links_made", "thumbnails_read", "export_requested",
   "export_cancelled", "export_read", "dead_letter_read", "dead_letter_redriven", "dead_letters_redriven",
   "dead_letter_discarded", "parked_retried", "parked_discarded", "key_created", "key_rotated", "key_revoked",

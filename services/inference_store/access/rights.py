@@ -237,6 +237,7 @@ class Action(StrEnum):
     HOLD_RELEASED = "hold_released"
     RECONCILIATION_REQUESTED = "reconciliation_requested"
     METADATA_CHANGED = "metadata_changed"
+    GROUND_TRUTH_CHANGED = "ground_truth_changed"
     INFERENCE_ERASED = "inference_erased"
     ERASURE_REQUESTED = "erasure_requested"
     ERASURE_CANCELLED = "erasure_cancelled"
@@ -282,6 +283,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.HOLD_RELEASED: "A legal hold was released; `detail` says why.",
     Action.RECONCILIATION_REQUESTED: "A comparison of bucket and index was requested, or a repair.",
     Action.METADATA_CHANGED: "Metadata of an inference, such as tags, were changed.",
+    Action.GROUND_TRUTH_CHANGED: "Ground truth was set or deleted; `detail` has its source.",
     Action.INFERENCE_ERASED: "The erasure of an id was requested; a row for each inference.",
     Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was requested.",
     Action.ERASURE_CANCELLED: "An erasure was cancelled before it deleted anything.",

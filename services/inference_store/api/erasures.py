@@ -233,10 +233,10 @@ class ShownErasure(Erasure, Shown):
     """Null if `model_ids` has several."""
     model_ids: list[str]
     cause: str  # type: ignore[assignment]  # a later version may have more, here and below
-    """policy, request, expired_arrival, erased_again or orphans."""
+    """policy, request, expired_arrival, erased_again, replaced or orphans."""
     scope: str  # type: ignore[assignment]
     """`input` (the datum and what else of the request is kept), `response`, `inference`
-    (everything) or `object` (objects of no inference)."""
+    (everything), `truth` (ground truth that was replaced) or `object` (objects of no inference)."""
     state: str  # type: ignore[assignment]
     """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
     failed, partly_held, giving_up, cancelling or cancelled."""

@@ -123,7 +123,7 @@ def is_proved(entry: bytes, index: int, size: int, proof: Sequence[bytes], root:
 
 
 # What went of an inference, by the scope of its erasure; and an object.
-LETTERS: Final = {"inference": b"i", "input": b"d", "response": b"r"}
+LETTERS: Final = {"inference": b"i", "input": b"d", "response": b"r", "truth": b"t"}
 OBJECT: Final = b"o"
 ENTRY_BYTES: Final = 33
 _HERE = erased_leaves.c

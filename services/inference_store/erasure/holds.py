@@ -418,7 +418,7 @@ class Claim(Stored):
 
     model: Hidden[int]
     uid: UUID
-    scope: Literal["input", "response", "inference"]
+    scope: Literal["input", "response", "inference", "truth"]
     erasure: UUID
     claimed_at: datetime
 

@@ -46,6 +46,7 @@ from inference_store.inference.layout import (
     capture_of,
     is_edited,
     is_packed_in,
+    is_truth,
     member_of,
     segment_of_key,
 )
@@ -78,7 +79,8 @@ async def claim_objects(
     """Return the storage keys of the marked objects that may be deleted now."""
     await fence_exclusive(connection)
     doomed = {key for mark in marks for key in mark.doomed}
-    shared = await find_referenced(connection, doomed)
+    # truth is of one inference alone
+    shared = await find_referenced(connection, (key for key in doomed if not is_truth(key)))
     foreign = {key: owner for mark in marks for key, owner in _iterate_foreign(mark)}
     owned = await _find_owned(connection, foreign) if foreign else set()
     owned |= await _find_kept_members(connection, marks)
@@ -155,7 +157,7 @@ async def find_referenced_members(
     offsets: defaultdict[str, set[int]] = defaultdict(set)
     for key, model, uid in await connection.execute(query):
         mark, member = by_identity.get((model, uid)), member_of(parse_stored(key).key)
-        if member is not None and not (mark is not None and mark.owns(key)):
+        if member is not None and not (mark is not None and (mark.owns(key) or is_truth(key))):
             offsets[key.partition("#")[0]].add(member.offset)
     return {place: frozenset(found) for place, found in offsets.items()}
 
@@ -288,7 +290,10 @@ def _list_strange_members(marks: Sequence[PendingDeletion]) -> dict[str, Pending
         key: mark
         for mark in marks
         for key in mark.doomed
-        if "#" in key and not mark.owns(key) and member_of(parse_stored(key).key) is not None
+        if "#" in key
+        and not mark.owns(key)
+        and not is_truth(key)
+        and member_of(parse_stored(key).key) is not None
     }
     owned = {key for mark in marks for key in mark.doomed if key in strange and mark.owns(key)}
     return {key: mark for key, mark in strange.items() if key not in owned}

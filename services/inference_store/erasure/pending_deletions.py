@@ -61,9 +61,10 @@ from inference_store.index.tables import (
     inference,
     partition_span,
     tombstone,
+    truth_set,
 )
 from inference_store.inference.events import parse_stored, received_at_of, uid_floor
-from inference_store.inference.layout import belongs_to, edited_key
+from inference_store.inference.layout import belongs_to, edited_key, is_truth
 
 _ROWS, _SPANS = 1000, 8
 
@@ -92,6 +93,8 @@ class PendingDeletion:
     capture_id: UUID | None
     # storage keys that the stored inference points to
     references: tuple[str, ...] = ()
+    # those of them that are truth which was replaced or deleted
+    superseded: tuple[str, ...] = ()
     # None if the model is no longer registered
     model_id: str | None = None
     # whether there is a stored inference
@@ -124,6 +127,8 @@ class PendingDeletion:
             keys = [] if self.data in keys[1:] else keys[:1]
         elif self.scope == "response":
             keys = [] if self.response in (self.data, self.metadata) else [self.response]
+        elif self.scope == "truth":
+            keys = list(self.superseded)
         else:
             keys += [self.sidecar, *self.references]
         return tuple(dict.fromkeys(key for key in keys if key is not None))
@@ -187,8 +192,10 @@ async def find_scopes(connection: AsyncConnection, model: int, uid: UUID) -> set
     """Return what of an inference is being erased.
 
     An edit calls this after it has locked the inference's row: an eraser leaves locked rows out.
+    Replaced truth hinders no edit.
     """
     query = select(erasing.c.scope).where(erasing.c.model == model, erasing.c.uid == uid)
+    query = query.where(erasing.c.scope != "truth")
     return set((await connection.execute(query)).scalars())
 
 
@@ -236,6 +243,7 @@ async def list_pending(
     ]
     references = await _find_references(connection, identities)
     captures = await _find_captures(connection, [*with_objects, *references])
+    current = await _find_truth(connection, [(r.model, r.uid) for r in page if r.scope == "truth"])
     names = await registrations.names(connection, {model for model, _ in identities})
     return [
         PendingDeletion(
@@ -247,7 +255,8 @@ async def list_pending(
             metadata=row.metadata_storage_key,
             sidecar=row.sidecar_storage_key,
             capture_id=captures.get((row.model, row.uid)),
-            references=references.get((row.model, row.uid), ()),
+            references=(refers := references.get((row.model, row.uid), ())),
+            superseded=tuple(key for key in refers if is_truth(key) and key not in current),
             model_id=names.get(row.model),
             is_stored=(row.model, row.uid) in captures,
             was_erased=row.erased_at is not None,
@@ -308,6 +317,33 @@ async def _find_references(
         for uid, key in await connection.execute(query.order_by(blob_reference.c.storage_key)):
             references[model, uid] = (*references.get((model, uid), ()), key)
     return references
+
+
+async def _find_truth(connection: AsyncConnection, identities: Sequence[Identity]) -> set[str]:
+    """Return the storage keys of the truth that inferences have now."""
+    keys: set[str] = set()
+    for model, uids in by_model(identities):
+        query = select(truth_set.c.storage_key).where(among(truth_set, model, uids))
+        keys |= set((await connection.execute(query)).scalars())
+    return keys
+
+
+async def enqueue_superseded(
+    connection: AsyncConnection, model: int, uids: Collection[UUID]
+) -> None:
+    """Queue the truth that inferences had until now, for deletion: its bytes may be personal. Call
+    it in the transaction that replaces it.
+
+    Which keys these are is read from `blob_reference` when they are deleted.
+    """
+    if uids:
+        number, nothing = uuid4(), (None, None, None, None)
+        added = await add_pending(
+            connection, number, [(model, uid, "truth", *nothing) for uid in uids]
+        )
+        values = {"id": number, "model": model, "cause": "replaced", "scope": "truth"}
+        inserted = erasure.insert().values(**values, state="pending", marked=added)
+        await connection.execute(inserted)
 
 
 _OF_ARRIVALS: tuple[Cause, ...] = ("erased_again", "expired_arrival")

@@ -77,7 +77,9 @@ async def record_blocked(
     await connection.execute(changing.values(retry_at=first.scalar_subquery()))
 
 
-Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again", "orphans"]
+Cause: TypeAlias = (
+    Literal["policy", "request", "expired_arrival", "erased_again"] | Literal["replaced", "orphans"]
+)
 State: TypeAlias = Literal[
     "pending",
     "marking",
@@ -122,7 +124,7 @@ class Erasure(Stored):
     id: UUID
     model: Hidden[int | None]
     cause: Cause
-    scope: ErasureScope | Literal["object"]
+    scope: ErasureScope | Literal["truth", "object"]
     state: State
     run: UUID | None
     asked: dict[str, Any] | None

@@ -29,7 +29,7 @@ from inference_store.erasure.pending_deletions import PendingDeletion, remove_pe
 from inference_store.erasure.progress import Erasure, add_erased
 from inference_store.index import key_registry, registrations
 from inference_store.index.partitions import TimePartition, TimePartitions
-from inference_store.index.sidecars import among, by_model, stored
+from inference_store.index.sidecars import among, among_keys, by_model, stored
 from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,
@@ -53,6 +53,7 @@ from inference_store.query.deadline import range_of_time
 
 # Without those of metadata, whose rows are counted by key.
 _OTHERS: Final = [t for t in reversed(PARTITIONED) if t not in key_registry.TABLES.values()]
+_REFERENCED: Final = blob_reference.c.storage_key
 Moves: TypeAlias = Mapping[str, str | None]
 """The new key by the old one; None: the inference has left the old one before."""
 
@@ -76,11 +77,15 @@ async def delete_rows(
     total, deleted_bytes = 0, bytes
     deleted_rows: Counter[str] = Counter()
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
-        if objects and not bytes and stored_erasure.scope != "response":
+        if objects and not bytes and stored_erasure.scope in {"inference", "input"}:
             there = among(inference, model, uids), inference.c.data_deleted_at.is_(None)
             sizes = select(func.sum(inference.c.data_size)).where(*there)
             deleted_bytes += int(await connection.scalar(sizes) or 0)
-        if stored_erasure.scope != "inference":
+        if stored_erasure.scope == "truth":
+            keys = {key for mark in done if mark.model == model for key in mark.doomed}
+            gone = (among(blob_reference, model, uids), among_keys(_REFERENCED, keys))
+            await connection.execute(blob_reference.delete().where(*gone))
+        elif stored_erasure.scope != "inference":
             await delete_part(connection, model, uids, stored_erasure.scope)
         else:
             deleted_rows += await _delete_inferences(

@@ -44,6 +44,7 @@ from .tables import (
     model_label,
     prediction,
     registration,
+    truth,
 )
 
 _LOCK = 7_302_013
@@ -69,7 +70,7 @@ KEYS: Final = NameKind(
     "key",
     (*(table.c.value for table in SIDE_TABLES.values()), metadata_presence.c.uid),
 )
-LABELS: Final = NameKind(label, model_label, "label", (prediction.c.score,))
+LABELS: Final = NameKind(label, model_label, "label", (prediction.c.score, truth.c.uid))
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 from asyncpg.pgproto.pgproto import UUID as DriverUUID
 from opentelemetry.trace import SpanKind
-from sqlalchemy import text
+from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import long_text
@@ -274,6 +274,13 @@ async def add_metadata(
     _add_metadata(rows, metadata, dictionary)
     await _write_children(driver_now(connection), [rows])
     await write_deltas(connection, _count_keys([(model, datetime.now(UTC), metadata)], dictionary))
+
+
+async def copy_rows(connection: AsyncConnection, table: Table, rows: Sequence[Row]) -> None:
+    """Copy rows into a table, with all of its columns, in their order."""
+    if rows:
+        columns = [column.name for column in table.columns]
+        await _copy(driver_now(connection), table.name, columns, rows)
 
 
 async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:

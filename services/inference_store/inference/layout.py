@@ -7,7 +7,8 @@ so that such a key names one inference's segment. Loose:
 is new for every capture, so such a key belongs to one inference only. A client's ids are
 never in a key, because they repeat and may contain `/`.
 
-Objects that the store adds are named by the inference's uid: `sidecars/…` and `metadata/…`.
+Objects that the store adds are named by the inference's uid: `sidecars/…` and `metadata/…`. Ground
+truth is packed: `ground-truth/<model>/…`, with an entry for each set of an inference (truth/).
 Certificates are under `certificates/…`, and exports under `exports/…`.
 """
 
@@ -29,8 +30,11 @@ EXPORTS: Final = "exports/"
 # The prefixes of objects that the store itself adds, by model.
 SIDECARS = "sidecars"
 EDITED = "metadata"
-# Proof of what was erased, and copies: no event may name such a key, to have it shown or deleted.
-CLOSED = (CERTIFICATES, EXPORTS)
+TRUTH: Final = "ground-truth"
+"""The prefix of segments with what is true of inferences, by model."""
+# Proof of what was erased, copies, and truth: no event may name such a key, to have it shown or
+# deleted.
+CLOSED = (CERTIFICATES, EXPORTS, f"{TRUTH}/")
 # Producers may name hours of local clocks, UTC-12 to UTC+14; one more for a wrong clock.
 _APART = timedelta(hours=15)
 _HOUR = timedelta(hours=1)
@@ -198,6 +202,12 @@ def is_edited(storage_key: str) -> bool:
         return folder.endswith(f"/{EDITED}") and str(UUID(uid)) == uid
     except ValueError:
         return False
+
+
+def is_truth(storage_key: str) -> bool:
+    """Return whether a storage key, with its bucket, is that of an inference's truth: only we name
+    it, and one inference alone has it."""
+    return storage_key.split("/", 4)[3:4] == [TRUTH]
 
 
 def segment_of(model_id: str) -> str:

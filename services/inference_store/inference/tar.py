@@ -23,6 +23,8 @@ SUFFIXES: Final[Mapping[Kind, str]] = {
     "metadata": ".metadata.json",
 }
 """What an entry's name has behind its capture's id, by the kind of the blob."""
+TRUTH_SUFFIX: Final = ".truth.json"
+"""The same of a set of ground truth, behind an id of its own."""
 CONTENT_TYPE: Final = "application/x-tar"
 _PIECE: Final = 1024 * 1024
 # Where the checksum lies in a header, and what stands there while it is computed.

@@ -183,8 +183,9 @@ async def _forget(  # noqa: PLR0917
             key, doomed = leader.certifier.key, batch.doomed
             await record_erased(connection, key, erasure, done, doomed, whole_span=whole_span)
         # in the transaction that deletes their rows, of whole partitions too
-        identities = [(mark.model, mark.uid) for mark in done]
-        await record_batch(connection, erasure.id, erasure.scope, identities)
+        if erasure.scope != "truth":
+            identities = [(mark.model, mark.uid) for mark in done]
+            await record_batch(connection, erasure.id, erasure.scope, identities)
     failpoint("retention.row_delete.after")
     ERASED.labels(erasure.scope).inc(erased)
     OBJECTS_DELETED.inc(objects)

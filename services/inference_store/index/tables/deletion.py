@@ -87,10 +87,10 @@ erasure = Table(
     Column("id", UUID(as_uuid=True), primary_key=True),
     # NULL: several, in erasure_model
     Column("model", Integer),
-    # 'policy', 'request', 'expired_arrival', 'erased_again', 'orphans'
+    # 'policy', 'request', 'expired_arrival', 'erased_again', 'replaced', 'orphans'
     Column("cause", CODE_POINTS, nullable=False),
     # 'input' (the datum and what else of the request is kept), 'response' (its blob),
-    # 'inference' (all of it), or 'object' (of none)
+    # 'inference' (all of it), 'truth' (sets that were replaced or deleted), or 'object' (of none)
     Column("scope", CODE_POINTS, nullable=False),
     Column("state", CODE_POINTS, nullable=False),
     Column("run", UUID(as_uuid=True)),

@@ -340,6 +340,8 @@ truth_set = Table(
     Column("item_count", Integer, nullable=False),
     Column("by", CODE_POINTS, nullable=False),
     Column("at", DateTime(timezone=True), nullable=False),
+    # of its content: what comes again changes nothing
+    Column("content_hash", BYTEA, nullable=False),
     # s3://bucket/segment#offset+length
     Column("storage_key", CODE_POINTS, nullable=False),
     Index("truth_set_model_label_idx", "model", "label", "uid"),

@@ -43,6 +43,7 @@ from inference_store.index.tables import (
     inference,
     reconciliation_named,
     registration,
+    truth_set,
     unsettled_event,
 )
 from inference_store.inference.events import Buckets, parse_stored, received_at_of, uid_floor
@@ -211,6 +212,9 @@ async def find_still_named(connection: AsyncConnection, named: Sequence[Named]) 
         for row in inferences:
             sidecar = {row.sidecar_storage_key} - {None}
             rows[model, row.uid] = {*list_live_keys(row), *sidecar}
+        sets = select(truth_set.c.uid, truth_set.c.storage_key)
+        for uid, key in await connection.execute(sets.where(among(truth_set, model, uids))):
+            rows.setdefault((model, uid), set()).add(key)
         marked = select(erasing.c.uid).where(among(erasing, model, uids))
         for uid in (await connection.execute(marked)).scalars():
             rows.pop((model, uid), None)

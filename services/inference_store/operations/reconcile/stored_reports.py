@@ -26,7 +26,7 @@ from inference_store.index.tables import (
 from inference_store.inference.errors import Fault, Invalid, NotFound
 from inference_store.inference.events import SCHEME, Buckets
 from inference_store.inference.field_docs import Hidden, Stored
-from inference_store.inference.layout import EDITED, SIDECARS, segment_of
+from inference_store.inference.layout import EDITED, SIDECARS, TRUTH, segment_of
 from inference_store.platform.settings import KafkaSettings
 
 Cause = Literal["schedule", "request", "command"]
@@ -416,7 +416,7 @@ def parse_prefixes(text: str, buckets: Buckets, model_id: str | None = None) -> 
     prefixes = [_parse_prefix(part.strip(), buckets) for part in text.split(",") if part.strip()]
     if text.strip() in {"", "/"}:
         prefixes = [BucketPrefix(buckets.default, "")]
-    ours = [BucketPrefix(buckets.default, prefix) for prefix in (SIDECARS, EDITED)]
+    ours = [BucketPrefix(buckets.default, prefix) for prefix in (SIDECARS, EDITED, TRUTH)]
     prefixes = list(dict.fromkeys(prefixes))
     for outer, inner in combinations(sorted(prefixes, key=str), 2):
         if _is_within(inner, outer):

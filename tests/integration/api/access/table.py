@@ -76,6 +76,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_I}/metadata"): Row(READ_INPUTS, MODEL, 200),
     ("POST", f"{_I}/metadata"): Row(ANNOTATE, MODEL, 200, _ITEM),
     ("POST", f"{_M}/inferences/tags"): Row(ANNOTATE, MODEL, 200, _TAGS),
+    ("PUT", f"{_I}/ground-truth"): Row(ANNOTATE, MODEL, 200, {"items": []}),
+    ("GET", f"{_I}/ground-truth"): Row(READ, MODEL, 200),
+    # the source has said nothing
+    ("DELETE", f"{_I}/ground-truth"): Row(ANNOTATE, MODEL, 404, query="?source=nobody"),
     ("GET", f"{_I}/drawing"): Row(READ, MODEL, 200),
     # its input is no picture
     ("GET", f"{_I}/thumbnail"): Row(READ_INPUTS, MODEL, 422),

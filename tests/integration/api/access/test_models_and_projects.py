@@ -344,6 +344,9 @@ REQUESTS: list[tuple[str, str, Any, list[Action]]] = [
     ("POST", f"{_ONE}/metadata", _ITEM, [Action.METADATA_CHANGED]),
     ("POST", f"{_MODEL}/inferences/tags", _TAGS, [Action.METADATA_CHANGED]),
     ("POST", f"{_MODEL}/inferences/tags", _TAGS, []),
+    ("PUT", f"{_ONE}/ground-truth", {"items": []}, [Action.GROUND_TRUTH_CHANGED]),
+    ("PUT", f"{_ONE}/ground-truth", {"items": []}, []),
+    ("DELETE", f"{_ONE}/ground-truth", None, [Action.GROUND_TRUTH_CHANGED]),
     ("DELETE", _ONE, None, [Action.INFERENCE_ERASED]),
     ("GET", f"{_ONE}/data", None, []),  # erased, so nothing was read
     ("PUT", _MODEL, {"project_id": "p"}, [Action.MODEL_MOVED]),
@@ -379,7 +382,7 @@ async def test_audits_every_change_and_every_read_of_an_input(keys: Keys) -> Non
         found = [(entry["actor"], entry["action"]) for entry in entries[::-1]]
         assert found == expected, (method, path)
     assert {entry["client"] for entry in entries} == {"127.0.0.1"}
-    assert len([entry for entry in entries if entry["model_id"] == OPEN]) == 13
+    assert len([entry for entry in entries if entry["model_id"] == OPEN]) == 15
     read = next(entry for entry in entries if entry["action"] == "data_read")
     assert read["uid"] is not None
     policy = next(entry for entry in entries if entry["action"] == "policy_set")

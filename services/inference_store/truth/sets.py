@@ -1,0 +1,291 @@
+"""Writes sets of ground truth: one of an inference and a source is replaced whole.
+
+Order: names to the dictionary · lock the inferences · put the documents · write the rows · commit.
+A crash after the put leaves an object that nothing names, which a reconciliation finds. While the
+inferences are locked nothing of them can be marked for erasure, so that no truth comes to what was
+erased. Every document has a row in `blob_reference`: it goes with its inference, as every other
+object that an inference points to. One that was replaced keeps this row until its bytes are gone
+(`enqueue_superseded`).
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import ARRAY, Text, delete, func, literal, select, tuple_
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.erasure.pending_deletions import enqueue_superseded
+from inference_store.index import partitions, registrations
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.registrations import Registration
+from inference_store.index.sidecars import among
+from inference_store.index.tables import (
+    blob_reference,
+    erasing,
+    inference,
+    label,
+    truth,
+    truth_set,
+)
+from inference_store.index.writing import copy_rows
+from inference_store.inference.errors import Conflict, NotFound, require_revision
+from inference_store.inference.events import received_at_of
+from inference_store.inference.tar import CONTENT_TYPE
+from inference_store.objects import Blobs
+
+from .documents import TruthItem, TruthSet, encode_document, hash_content, lay_out
+
+Key: TypeAlias = tuple[UUID, str]
+"""An inference of the model, and a source."""
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSet:
+    """A set as it is stored."""
+
+    set: TruthSet
+    revision: int
+    by: str
+    at: datetime
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of sets: those that were `changed`, with their revisions; those that were so
+    already; inferences that are not there, or are being erased; and labels over the model's cap."""
+
+    changed: dict[Key, int] = field(default_factory=dict)
+    unchanged: set[Key] = field(default_factory=set)
+    gone: set[UUID] = field(default_factory=set)
+    capped: set[Key] = field(default_factory=set)
+
+
+class TruthWriter:
+    """Writes truth. For one task at a time, because the dictionary's names may be forgotten."""
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs) -> None:
+        self.engine, self._blobs = engine, blobs
+        self._dictionary = Dictionary(engine)
+
+    async def resolve(self, model: int, sets: Collection[TruthSet]) -> dict[int, set[str]]:
+        """Give the labels of these sets integers, before the transaction that writes them."""
+        names = {item.label for one in sets for item in one.items if item.label is not None}
+        await self._dictionary.resolve({}, {model: names})
+        return {model: names}
+
+    async def hold_names(
+        self, connection: AsyncConnection, model: int, names: Mapping[int, Collection[str]]
+    ) -> bool:
+        """Keep the registration and the names until the transaction ends; False: resolve again."""
+        if not await registrations.keep(connection, [model]):
+            raise NotFound("The model's registration has just been removed.")
+        return await self._dictionary.has_names(connection, {}, names)
+
+    async def write(
+        self,
+        connection: AsyncConnection,
+        registration: Registration,
+        wanted: Mapping[Key, TruthSet],
+        *,
+        by: str,
+        revision: int | None = None,
+    ) -> Written:
+        """Write the sets that differ from those stored. `revision`: that each must have, 0 if there
+        is none. Raises PreconditionFailed, ObjectStoreUnavailable."""
+        written, model, at = Written(), registration.model, datetime.now(UTC)
+        written.gone = await lock_inferences(connection, model, {uid for uid, _ in wanted})
+        kept = {key: one for key, one in wanted.items() if key[0] not in written.gone}
+        stored = await _find_stored(connection, model, {uid for uid, _ in kept})
+        contents: dict[Key, bytes] = {}
+        for key, one in kept.items():
+            present, hash = stored.get(key, (0, None))
+            require_revision("The ground truth", present, revision)
+            content = one.content
+            if hash == hash_content(content):
+                written.unchanged.add(key)
+            elif not self._fits(model, one):
+                written.capped.add(key)
+            else:
+                written.changed[key], contents[key] = present + 1, content
+        if not contents:
+            return written
+        documents = [
+            encode_document(
+                content,
+                {
+                    **{"model_id": registration.model_id, "uid": str(key[0]), "source": key[1]},
+                    **{"revision": written.changed[key], "by": by, "at": at.isoformat()},
+                },
+            )
+            for key, content in contents.items()
+        ]
+        places = await self.put(registration.model_id, at, documents)
+        replaced = [key for key in contents if key in stored]
+        await _delete_rows(connection, model, replaced)
+        await enqueue_superseded(connection, model, sorted({uid for uid, _ in replaced}))
+        rows = [
+            (key, wanted[key], written.changed[key], hash_content(content), place)
+            for (key, content), place in zip(contents.items(), places, strict=True)
+        ]
+        await self._copy(connection, model, rows, by, at)
+        return written
+
+    async def put(self, model_id: str, at: datetime, documents: Sequence[bytes]) -> list[str]:
+        """Put documents into the bucket, and return their storage keys."""
+        segments = list(lay_out(self._blobs.buckets.default, model_id, at, documents))
+        objects = [(place, tar) for place, tar, _ in segments]
+        await asyncio.to_thread(self._blobs.put_many, objects, content_type=CONTENT_TYPE)
+        return [key for _, _, keys in segments for key in keys]
+
+    def _fits(self, model: int, one: TruthSet) -> bool:
+        number = self._dictionary.labels.number
+        return all(
+            item.label is None or number(model, item.label) is not None for item in one.items
+        )
+
+    async def _copy(
+        self,
+        connection: AsyncConnection,
+        model: int,
+        written: Sequence[tuple[Key, TruthSet, int, bytes, str]],
+        by: str,
+        at: datetime,
+    ) -> None:
+        sets: list[tuple[Any, ...]] = []
+        items: list[tuple[Any, ...]] = []
+        for (uid, source), one, revision, hash, place in written:
+            labels = [self._number(model, item) for item in one.items]
+            first = next((number for number in labels if number is not None), None)
+            about = (revision, one.complete, first, len(labels), by, at, hash, place)
+            sets.append((model, uid, source, *about))
+            for ordinal, (item, number) in enumerate(zip(one.items, labels, strict=True)):
+                items.append((model, uid, source, ordinal, number, *_describe(item)))
+        await copy_rows(connection, truth_set, sets)
+        await copy_rows(connection, truth, items)
+        references = [(place, model, uid) for (uid, _), _, _, _, place in written]
+        await copy_rows(connection, blob_reference, references)
+
+    def _number(self, model: int, item: TruthItem) -> int | None:
+        return None if item.label is None else self._dictionary.labels.number(model, item.label)
+
+
+def _describe(item: TruthItem) -> tuple[Any, ...]:
+    """Return the columns of an item behind its label; boxes are upright."""
+    box: tuple[float | None, ...] = (None,) * 5
+    if item.box is not None:
+        left, top, right, bottom = item.box
+        box = (left, top, right, bottom, (right - left) * (bottom - top))
+    return (*box, None, None, None, None, None, item.text, item.value)
+
+
+async def put_truth(
+    writer: TruthWriter,
+    registration: Registration,
+    uid: UUID,
+    one: TruthSet,
+    *,
+    by: str,
+    revision: int | None,
+    note: Any,
+) -> None:
+    """Write the set of one inference, and note it in the same transaction. Raises NotFound;
+    Conflict; PreconditionFailed; ObjectStoreUnavailable."""
+    model, key = registration.model, (uid, one.source)
+    for _ in range(_TRIES):
+        names = await writer.resolve(model, [one])
+        async with writer.engine.begin() as connection:
+            if not await writer.hold_names(connection, model, names):
+                continue
+            written = await writer.write(
+                connection, registration, {key: one}, by=by, revision=revision
+            )
+            if written.gone:
+                raise NotFound("The inference has just been deleted.")
+            if written.capped:
+                detail = "The model has as many labels as it may have: use one that it has."
+                raise Conflict(detail, at="items")
+            if key in written.changed:
+                await note(connection, written.changed[key])
+            return
+    raise Conflict("Its labels are being removed: try again in a moment.", at="items")
+
+
+async def delete_truth(
+    connection: AsyncConnection, model: int, uid: UUID, source: str, *, revision: int | None
+) -> None:
+    """Delete the set of a source. Raises NotFound; PreconditionFailed."""
+    gone = await lock_inferences(connection, model, {uid})
+    stored = {} if gone else await _find_stored(connection, model, {uid})
+    if (uid, source) not in stored:
+        raise NotFound(f"The inference has no ground truth of the source {source!r}.")
+    require_revision("The ground truth", stored[uid, source][0], revision)
+    await _delete_rows(connection, model, [(uid, source)])
+    await enqueue_superseded(connection, model, [uid])
+
+
+async def lock_inferences(
+    connection: AsyncConnection, model: int, uids: Collection[UUID]
+) -> set[UUID]:
+    """Lock inferences against erasure; return those that are not there, or are being erased."""
+    if not uids:
+        return set()
+    await partitions.share(connection, [received_at_of(min(uids)), received_at_of(max(uids))])
+    there = select(inference.c.uid).where(among(inference, model, sorted(uids)))
+    locked = await connection.execute(there.order_by(inference.c.uid).with_for_update())
+    present = set(locked.scalars())
+    # Checked after the lock: an erasure marks under the same one.
+    going = select(erasing.c.uid).where(
+        among(erasing, model, sorted(uids)), erasing.c.scope == "inference"
+    )
+    return set(uids) - present | set((await connection.execute(going)).scalars())
+
+
+async def _find_stored(
+    connection: AsyncConnection, model: int, uids: Collection[UUID]
+) -> dict[Key, tuple[int, bytes]]:
+    here = truth_set.c
+    query = select(here.uid, here.source, here.revision, here.content_hash)
+    rows = await connection.execute(query.where(among(truth_set, model, sorted(uids))))
+    return {(row.uid, row.source): (row.revision, bytes(row.content_hash)) for row in rows}
+
+
+async def _delete_rows(connection: AsyncConnection, model: int, keys: Sequence[Key]) -> None:
+    if not keys:
+        return
+    columns = (
+        literal([uid for uid, _ in keys], ARRAY(UUID_TYPE(as_uuid=True))),
+        literal([source for _, source in keys], ARRAY(Text(collation="C"))),
+    )
+    pairs = func.unnest(*columns).table_valued("uid", "source", name="pairs").render_derived()
+    listed = select(pairs.c.uid, pairs.c.source)
+    uids = sorted({uid for uid, _ in keys})
+    for table in (truth, truth_set):
+        own = (among(table, model, uids), tuple_(table.c.uid, table.c.source).in_(listed))
+        await connection.execute(delete(table).where(*own))
+
+
+async def find_sets(
+    connection: AsyncConnection, model: int, uids: Sequence[UUID]
+) -> dict[UUID, list[StoredSet]]:
+    """Return the sets of inferences, in the order of their sources."""
+    here, sets = truth.c, truth_set.c
+    columns = (here.xmin, here.ymin, here.xmax, here.ymax, here.text, here.value)
+    query = select(here.uid, here.source, label.c.name, *columns)
+    query = query.select_from(truth.outerjoin(label, label.c.label == here.label))
+    query = query.where(among(truth, model, uids)).order_by(here.uid, here.source, here.ordinal)
+    items: dict[Key, list[TruthItem]] = {}
+    for uid, source, name, *box, text, value in await connection.execute(query):
+        item = TruthItem(name, None if box[0] is None else tuple(box), text, value)
+        items.setdefault((uid, source), []).append(item)
+    named = select(truth_set).where(among(truth_set, model, uids))
+    found: dict[UUID, list[StoredSet]] = {}
+    for row in await connection.execute(named.order_by(sets.uid, sets.source)):
+        one = TruthSet(items.get((row.uid, row.source), []), row.source, row.complete)
+        found.setdefault(row.uid, []).append(StoredSet(one, row.revision, row.by, row.at))
+    return found
