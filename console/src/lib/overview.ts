@@ -153,14 +153,16 @@ export function listFigures(link: Link, { inferences, errors, predicted, latency
     value: `${estimated ? "≈ " : ""}${writeMilliseconds(latency[at])}`,
     href: toExplore(link, `model_ms >= ${latency[at]}`),
   })) : [];
+  const missed = Object.values(books?.missed ?? {}).reduce((sum, calls) => sum + calls, 0);
+  const decided = (books?.captured ?? 0) + missed;
   return [
     { name: "inferences", value: writeCount(inferences), href: toExplore(link) },
     { name: writeCount(errors, "error"), value: writeShare(errors / inferences), href: toExplore(link, "NOT ok") },
     { name: "with predictions", value: writeShare(predicted / inferences), href: toExplore(link, "prediction_count > 0") },
     ...percentiles,
-    ...(books && books.seen > books.sampled_out ? [{
+    ...(books && decided ? [{
       name: "captured, all models",
-      value: writeWhole(books.captured / (books.seen - books.sampled_out)),
+      value: writeWhole(books.captured / decided),
       href: formatLink({ ...EMPTY_LINK, list: "accounting" }),
     }] : []),
   ];

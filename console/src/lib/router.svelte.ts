@@ -40,6 +40,8 @@ export interface Link {
   beside: string;
   /** `1` while what arrives is followed. */
   live: string;
+  /** `1` while inferences are labelled. */
+  labels: string;
 }
 
 export const EMPTY_LINK: Link = {
@@ -58,10 +60,11 @@ export const EMPTY_LINK: Link = {
   marked: "",
   beside: "",
   live: "",
+  labels: "",
 };
 const NAMES = {
   ...{ filter: "f", time: "t", sort: "s", view: "v", columns: "c", size: "z", group: "g" },
-  ...{ selected: "sel", marked: "p", beside: "with", live: "live" },
+  ...{ selected: "sel", marked: "p", beside: "with", live: "live", labels: "label" },
 } as const;
 
 function parseLink(fragment: string): Link {
