@@ -14,7 +14,7 @@ from inference_store.platform.json_encoding import escape_text
 from inference_store.query.cql2 import CONFORMANCE, to_text
 from inference_store.query.cql2.tree import Named
 from inference_store.query.filters.names import LABEL
-from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
+from inference_store.query.properties import ITEM_COLUMNS, PROPERTIES, Property
 
 from .access import Asking, Needs, Over
 from .answer import Answer, Shown
@@ -105,15 +105,15 @@ def _build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> d
         "properties": properties,
         "additionalProperties": False,
         "$defs": {
-            "prediction": {
-                "description": "What a condition inside prediction(…) and count_predictions(…) may"
-                " name.",
+            of: {
+                "description": f"What a condition inside {of}(…) and {counting}(…) may name.",
                 "type": "object",
                 "properties": {
-                    name: _describe_property(entry) for name, entry in PREDICTION_COLUMNS.items()
+                    name: _describe_property(entry) for name, entry in ITEM_COLUMNS[of].items()
                 },
                 "additionalProperties": False,
             }
+            for of, counting in (("prediction", "count_predictions"), ("truth", "count_truth"))
         },
     }
 

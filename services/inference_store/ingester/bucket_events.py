@@ -31,11 +31,12 @@ from inference_store.inference.layout import (
     Member,
     capture_of,
     is_packed_in,
+    is_truth,
     ordinal_of,
     segment_of,
     segment_of_key,
 )
-from inference_store.inference.tar import SUFFIXES, Entry
+from inference_store.inference.tar import SUFFIXES, TRUTH_SUFFIX, Entry
 from inference_store.ingester.batch import ReadRecord
 from inference_store.ingester.reader import Places
 from inference_store.objects import OVER_BUDGET, Blobs, Contents, Fetched, Found
@@ -93,6 +94,8 @@ class Listing:
     unreadable: list[tuple[StorageKey, str]] = field(default_factory=list)
     reads: list[ReadRecord] = field(default_factory=list)
     """The events as read."""
+    truths: list[tuple[StorageKey, bytes | None]] = field(default_factory=list)
+    """Documents of ground truth; None: it is too large to be read."""
     ahead: Listed | None = None
 
 
@@ -258,6 +261,7 @@ def _read_segment(blobs: Blobs, response_bytes: int, key: StorageKey) -> _Segmen
     limits = {
         SUFFIXES["metadata"]: (_LIMIT_BYTES, _BUDGET_BYTES),
         SUFFIXES["response"]: (response_bytes, _BUDGET_BYTES // _SEGMENTS_AT_ONCE),
+        TRUTH_SUFFIX: (_LIMIT_BYTES, _BUDGET_BYTES),
     }
 
     def wants(entry: Entry) -> bool:
@@ -278,6 +282,10 @@ def _add_segment(listing: Listing, source: Found, segment: _Segment) -> None:
     contents = segment.contents
     if contents is None:
         listing.unreadable.append((source.place, segment.fault))
+        return
+    if is_truth(str(source.place)):
+        documents = (each for each in contents.entries if each[0].name.endswith(TRUTH_SUFFIX))
+        listing.truths += [(_place(source, entry), data) for entry, data in documents]
         return
     captures: defaultdict[UUID, dict[Kind, tuple[Entry, bytes | None]]] = defaultdict(dict)
     for entry, data in contents.entries:

@@ -40,6 +40,8 @@ from inference_store.operations.reconcile.stored_reports import (
 )
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import IngesterSettings
+from inference_store.truth.restoring import Restoring, read_documents, restore
+from inference_store.truth.sets import TruthWriter
 
 from .arrivals import Arrivals
 from .bucket_events import Carried, Listed, Listing, list_events, uid_in
@@ -66,6 +68,7 @@ class Rebuild:
         self._reader = Reader(settings, engine, blobs)
         dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
         self._writer = Writer(engine, dictionary, blobs)
+        self._truth = TruthWriter(engine, blobs)
 
     async def run(
         self,
@@ -160,7 +163,9 @@ class Rebuild:
         while True:
             try:
                 await self._writer.prepare(page.reads)
-                written = await self._writer.attempt(partial(self._commit, reconciliation, page))
+                truth = await read_documents(self._truth, page.truths)
+                commit = partial(self._commit, reconciliation, page, truth)
+                written = await self._writer.attempt(commit)
             except RegistrationGone:
                 await self._index_of(page)
                 continue
@@ -168,7 +173,7 @@ class Rebuild:
             return written
 
     async def _commit(
-        self, reconciliation: Reconciliation, page: Listing, one_by_one: bool
+        self, reconciliation: Reconciliation, page: Listing, truth: Restoring, one_by_one: bool
     ) -> Reconciliation:
         async with self._engine.begin() as connection:
             counts = Counter(reconciliation.counts)
@@ -190,6 +195,11 @@ class Rebuild:
                     result = read.result
                     model_id = None if isinstance(result, Indexable) else result.model_id
                     findings.append(Finding("unreadable", str(source), model_id, detail=why[:2000]))
+            restored = await restore(connection, self._truth, truth)
+            if restored is None:
+                raise RegistrationGone
+            counts += restored[0]
+            findings += [Finding("unreadable", str(k), detail=why[:2000]) for k, why in restored[1]]
             counts["unreadable"] += len(findings)
             await stored_reports.add_findings(connection, reconciliation.id, findings)
             how_far: dict[str, Any] = {"after": page.after}

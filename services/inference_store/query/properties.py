@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import TEXT
 
-from inference_store.index.tables import inference, label, registration
+from inference_store.index.tables import inference, label, registration, truth_set
 from inference_store.inference.events import SIDES, CaptureSide, flags_of
 
 PropertyKind: TypeAlias = Literal["number", "string", "bool", "timestamp", "location"]
@@ -78,6 +78,28 @@ def _of_model(column: ColumnElement[Any]) -> Sql:
 
 def _label(name: str) -> Sql:
     return _looked_up(label.c.name, label.c.label, name)
+
+
+def _has_truth(row: FromClause) -> ColumnElement[Any]:
+    here = truth_set.c
+    sets = select(here.uid).where(here.model == row.c.model, here.uid == row.c.uid)
+    return sets.correlate_except(truth_set).exists()
+
+
+def _of_newest_truth(value: ColumnElement[Any]) -> Sql:
+    here = truth_set.c
+
+    def select_value(row: FromClause) -> ColumnElement[Any]:
+        newest = select(value).select_from(truth_set.outerjoin(label, label.c.label == here.label))
+        newest = newest.where(here.model == row.c.model, here.uid == row.c.uid)
+        newest = newest.order_by(here.at.desc(), here.source).limit(1)
+        return newest.correlate_except(truth_set, label).scalar_subquery()
+
+    return select_value
+
+
+truth_label_number: Final = _of_newest_truth(truth_set.c.label)
+"""The integer of `truth_label`, in a row of `inference`."""
 
 
 def _milliseconds(start: str, end: str) -> Sql:
@@ -150,6 +172,10 @@ PROPERTIES: Final[Mapping[str, Property]] = {entry.name: entry for entry in (
              _column("revision"), "whole"),
     Property("data_deleted_at", "timestamp", "when its input was deleted",
              _column("data_deleted_at")),
+    Property("has_truth", "bool", "whether anybody has said what is true of it", _has_truth),
+    Property("truth_label", "string",
+             "the first label of its ground truth, as the newest source says",
+             _of_newest_truth(label.c.name)),
 )}
 PREDICTION_COLUMNS: Final[Mapping[str, Property]] = {entry.name: entry for entry in (
     Property("label", "string", "what was recognised", _label("label")),
@@ -173,6 +199,14 @@ PREDICTION_COLUMNS: Final[Mapping[str, Property]] = {entry.name: entry for entry
     Property("end", "number", "where in the text it ends", _column("end"), "whole"),
     Property("value", "number", "the value of a tabular output", _column("value"), "exact"),
 )}
+TRUTH_COLUMNS: Final[Mapping[str, Property]] = {entry.name: entry for entry in (
+    Property("label", "string", "what it is", _label("label")),
+    Property("source", "string", "who says so", _column("source")),
+    *(PREDICTION_COLUMNS[name] for name in ("xmin", "xmax", "ymin", "ymax", "area")),
+    Property("text", "string", "the text", _column("text")),
+    Property("value", "number", "the value", _column("value"), "exact"),
+)}
+ITEM_COLUMNS: Final = {"prediction": PREDICTION_COLUMNS, "truth": TRUTH_COLUMNS}
 # fmt: on
 
 

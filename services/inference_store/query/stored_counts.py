@@ -94,7 +94,7 @@ def choose_column(query: Query) -> Number | None:
         case OfKey(key, valued=valued, when=when):
             having = _select_number(here["keys"], key, 1 if valued else 0)
             return having if when else here.inferences - having
-        case Found((typed.Predicted(condition), True), names) if (
+        case Found((typed.Predicted(condition, "prediction"), True), names) if (
             name := _get_label(condition)
         ) is not None:
             return _select_number(here.labels, names.label(name))

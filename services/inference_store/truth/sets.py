@@ -1,6 +1,7 @@
 """Writes sets of ground truth: one of an inference and a source is replaced whole.
 
-Order: names to the dictionary · lock the inferences · put the documents · write the rows · commit.
+Order: names to the dictionary · lock the inferences · try the rows and roll back, if a legal hold
+is about truth (it must still match) · put the documents · write the rows · commit.
 A crash after the put leaves an object that nothing names, which a reconciliation finds. While the
 inferences are locked nothing of them can be marked for erasure, so that no truth comes to what was
 erased. Every document has a row in `blob_reference`: it goes with its inference, as every other
@@ -9,16 +10,19 @@ object that an inference points to. One that was replaced keeps this row until i
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ARRAY, Text, delete, func, literal, select, tuple_
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.erasure import holds
+from inference_store.erasure.holds import Hold
 from inference_store.erasure.pending_deletions import enqueue_superseded
 from inference_store.index import partitions, registrations
 from inference_store.index.dictionary import Dictionary
@@ -33,7 +37,7 @@ from inference_store.index.tables import (
     truth_set,
 )
 from inference_store.index.writing import copy_rows
-from inference_store.inference.errors import Conflict, NotFound, require_revision
+from inference_store.inference.errors import Conflict, HeldByHold, NotFound, require_revision
 from inference_store.inference.events import received_at_of
 from inference_store.inference.tar import CONTENT_TYPE
 from inference_store.objects import Blobs
@@ -55,15 +59,29 @@ class StoredSet:
     at: datetime
 
 
+class NewRow(NamedTuple):
+    """A set to write, and where its document lies."""
+
+    key: Key
+    set: TruthSet
+    revision: int
+    hash: bytes
+    place: str
+    by: str
+    at: datetime
+
+
 @dataclass(slots=True)
 class Written:
     """What became of sets: those that were `changed`, with their revisions; those that were so
-    already; inferences that are not there, or are being erased; and labels over the model's cap."""
+    already; inferences that are not there, or are being erased; labels over the model's cap; and
+    what holds would not match any more."""
 
     changed: dict[Key, int] = field(default_factory=dict)
     unchanged: set[Key] = field(default_factory=set)
     gone: set[UUID] = field(default_factory=set)
     capped: set[Key] = field(default_factory=set)
+    held: dict[Key, Hold] = field(default_factory=dict)
 
 
 class TruthWriter:
@@ -99,45 +117,53 @@ class TruthWriter:
         """Write the sets that differ from those stored. `revision`: that each must have, 0 if there
         is none. Raises PreconditionFailed, ObjectStoreUnavailable."""
         written, model, at = Written(), registration.model, datetime.now(UTC)
+        # Before the rows: no hold is placed between the check of holds here and the commit.
+        await holds.block_placement(connection)
         written.gone = await lock_inferences(connection, model, {uid for uid, _ in wanted})
         kept = {key: one for key, one in wanted.items() if key[0] not in written.gone}
         stored = await _find_stored(connection, model, {uid for uid, _ in kept})
-        contents: dict[Key, bytes] = {}
+        rows: list[NewRow] = []
+        contents: list[bytes] = []
         for key, one in kept.items():
             present, hash = stored.get(key, (0, None))
             require_revision("The ground truth", present, revision)
             content = one.content
-            if hash == hash_content(content):
+            if hash == (new_hash := hash_content(content)):
                 written.unchanged.add(key)
             elif not self._fits(model, one):
                 written.capped.add(key)
             else:
-                written.changed[key], contents[key] = present + 1, content
-        if not contents:
-            return written
-        documents = [
-            encode_document(
-                content,
-                {
-                    **{"model_id": registration.model_id, "uid": str(key[0]), "source": key[1]},
-                    **{"revision": written.changed[key], "by": by, "at": at.isoformat()},
-                },
-            )
-            for key, content in contents.items()
-        ]
-        places = await self.put(registration.model_id, at, documents)
-        replaced = [key for key in contents if key in stored]
-        await _delete_rows(connection, model, replaced)
-        await enqueue_superseded(connection, model, sorted({uid for uid, _ in replaced}))
-        rows = [
-            (key, wanted[key], written.changed[key], hash_content(content), place)
-            for (key, content), place in zip(contents.items(), places, strict=True)
-        ]
-        await self._copy(connection, model, rows, by, at)
+                rows.append(NewRow(key, one, present + 1, new_hash, "", by, at))
+                contents.append(content)
+        change = partial(self._replace, connection, model, rows, stored)
+        ended = await _find_ended(connection, model, [row.key[0] for row in rows], change)
+        written.held = {row.key: ended[row.key[0]] for row in rows if row.key[0] in ended}
+        pairs = [pair for pair in zip(rows, contents, strict=True) if pair[0].key[0] not in ended]
+        if pairs:
+            documents = [_encode(registration.model_id, row, content) for row, content in pairs]
+            places = await self._put(registration.model_id, at, documents)
+            rows = [
+                row._replace(place=place) for (row, _), place in zip(pairs, places, strict=True)
+            ]
+            await self._replace(connection, model, rows, stored)
+            references = [(row.place, model, row.key[0]) for row in rows]
+            await copy_rows(connection, blob_reference, references)
+            replaced = {row.key[0] for row in rows if row.key in stored}
+            await enqueue_superseded(connection, model, sorted(replaced))
+            written.changed = {row.key: row.revision for row in rows}
         return written
 
-    async def put(self, model_id: str, at: datetime, documents: Sequence[bytes]) -> list[str]:
-        """Put documents into the bucket, and return their storage keys."""
+    async def _replace(
+        self,
+        connection: AsyncConnection,
+        model: int,
+        rows: Sequence[NewRow],
+        stored: Collection[Key],
+    ) -> None:
+        await delete_rows(connection, model, [row.key for row in rows if row.key in stored])
+        await self.copy(connection, model, rows)
+
+    async def _put(self, model_id: str, at: datetime, documents: Sequence[bytes]) -> list[str]:
         segments = list(lay_out(self._blobs.buckets.default, model_id, at, documents))
         objects = [(place, tar) for place, tar, _ in segments]
         await asyncio.to_thread(self._blobs.put_many, objects, content_type=CONTENT_TYPE)
@@ -149,17 +175,11 @@ class TruthWriter:
             item.label is None or number(model, item.label) is not None for item in one.items
         )
 
-    async def _copy(
-        self,
-        connection: AsyncConnection,
-        model: int,
-        written: Sequence[tuple[Key, TruthSet, int, bytes, str]],
-        by: str,
-        at: datetime,
-    ) -> None:
+    async def copy(self, connection: AsyncConnection, model: int, rows: Sequence[NewRow]) -> None:
+        """Write the rows of sets, of which nothing is stored."""
         sets: list[tuple[Any, ...]] = []
         items: list[tuple[Any, ...]] = []
-        for (uid, source), one, revision, hash, place in written:
+        for (uid, source), one, revision, hash, place, by, at in rows:
             labels = [self._number(model, item) for item in one.items]
             first = next((number for number in labels if number is not None), None)
             about = (revision, one.complete, first, len(labels), by, at, hash, place)
@@ -168,11 +188,47 @@ class TruthWriter:
                 items.append((model, uid, source, ordinal, number, *_describe(item)))
         await copy_rows(connection, truth_set, sets)
         await copy_rows(connection, truth, items)
-        references = [(place, model, uid) for (uid, _), _, _, _, place in written]
-        await copy_rows(connection, blob_reference, references)
 
     def _number(self, model: int, item: TruthItem) -> int | None:
         return None if item.label is None else self._dictionary.labels.number(model, item.label)
+
+
+def _encode(model_id: str, row: NewRow, content: bytes) -> bytes:
+    uid, source = row.key
+    about = {"model_id": model_id, "uid": str(uid), "source": source, "revision": row.revision}
+    return encode_document(content, about | {"by": row.by, "at": row.at.isoformat()})
+
+
+async def _find_ended(
+    connection: AsyncConnection,
+    model: int,
+    uids: Sequence[UUID],
+    change: Callable[[], Awaitable[None]],
+) -> dict[UUID, Hold]:
+    """Return the inferences that a legal hold protects, and would not after a change of their
+    truth. The change is tried, and rolled back. Raises HoldUnreadable."""
+    in_force = await holds.list_in_force(connection, [model]) if uids else []
+    # no other filter knows anything of truth
+    naming = [hold for hold in in_force if "truth" in hold.filter]
+    before = {hold.id: await holds.find_holds(connection, [hold], model, uids) for hold in naming}
+    if not any(before.values()):
+        return {}
+    trial = await connection.begin_nested()
+    await change()
+    ended: dict[UUID, Hold] = {}
+    for hold in naming:
+        after = await holds.find_holds(connection, [hold], model, list(before[hold.id]))
+        ended |= {uid: hold for uid in before[hold.id] if uid not in after}
+    await trial.rollback()
+    return ended
+
+
+def refuse_held(hold: Hold) -> HeldByHold:
+    """Return the refusal of a change after which a hold would not match any more."""
+    return HeldByHold(
+        f"The legal hold {hold.name!r} ({hold.id}) keeps the inference, and would not match it any"
+        " more: change or release the hold first."
+    )
 
 
 def _describe(item: TruthItem) -> tuple[Any, ...]:
@@ -207,6 +263,8 @@ async def put_truth(
             )
             if written.gone:
                 raise NotFound("The inference has just been deleted.")
+            if key in written.held:
+                raise refuse_held(written.held[key])
             if written.capped:
                 detail = "The model has as many labels as it may have: use one that it has."
                 raise Conflict(detail, at="items")
@@ -220,12 +278,16 @@ async def delete_truth(
     connection: AsyncConnection, model: int, uid: UUID, source: str, *, revision: int | None
 ) -> None:
     """Delete the set of a source. Raises NotFound; PreconditionFailed."""
+    await holds.block_placement(connection)
     gone = await lock_inferences(connection, model, {uid})
     stored = {} if gone else await _find_stored(connection, model, {uid})
     if (uid, source) not in stored:
         raise NotFound(f"The inference has no ground truth of the source {source!r}.")
     require_revision("The ground truth", stored[uid, source][0], revision)
-    await _delete_rows(connection, model, [(uid, source)])
+    change = partial(delete_rows, connection, model, [(uid, source)])
+    if ended := await _find_ended(connection, model, [uid], change):
+        raise refuse_held(ended[uid])
+    await change()
     await enqueue_superseded(connection, model, [uid])
 
 
@@ -255,7 +317,8 @@ async def _find_stored(
     return {(row.uid, row.source): (row.revision, bytes(row.content_hash)) for row in rows}
 
 
-async def _delete_rows(connection: AsyncConnection, model: int, keys: Sequence[Key]) -> None:
+async def delete_rows(connection: AsyncConnection, model: int, keys: Sequence[Key]) -> None:
+    """Delete the rows of sets; their documents stay."""
     if not keys:
         return
     columns = (

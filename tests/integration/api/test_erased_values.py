@@ -80,6 +80,10 @@ async def plant_inferences(api: Api) -> None:
     assert (await api.ask(f"{_M}/inferences/tags", tag))["changed"] == 1
     note = {"metadata": [{"key": "note", "type": "string", "value": f"seen {VALUE}"}]}
     await api.ask(f"{_M}/inferences/of-{VALUE}/metadata", note)
+    for name in ("child", "adult"):
+        said = {"label": f"{name} like {VALUE}", "text": f"{name} {VALUE}"}
+        body = {"source": VALUE, "items": [said]}
+        await api.call("PUT", f"{_M}/inferences/of-{VALUE}/ground-truth", body)
 
 
 async def plant_letters(api: Api) -> None:

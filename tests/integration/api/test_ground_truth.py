@@ -9,9 +9,14 @@ from minio.versioningconfig import VersioningConfig
 from sqlalchemy import func, select
 
 from inference_store.erasure.log import new_key
+from inference_store.index import registrations
 from inference_store.index.tables import audit, blob_reference, model_label, truth, truth_set
+from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.check import check
+from inference_store.query.filters.names import KnownKeys
+from inference_store.query.unstored import evaluate
 from tests.integration.retention.test_segments import count_with
-from tests.integration.stored_inferences import NewInference, at
+from tests.integration.stored_inferences import NewInference, at, make_indexable
 from tests.servers.minio import S3
 
 from .conftest import Api
@@ -93,6 +98,87 @@ async def test_set_read_replaced_and_deleted(api: Api, minio_server: S3) -> None
         {"source": "inspector", "revision": 1},
         {"source": "human", "revision": 2},
         {"source": "human", "revision": None},
+    ]
+
+
+FILTERS = {
+    "has_truth": "a b c d",
+    "NOT has_truth": "e",
+    "truth(label = 'car')": "a b",
+    "NOT truth(label = 'car')": "c d",
+    "truth(label = 'car' AND area > 50)": "a",
+    "truth(source = 'inspector')": "b",
+    "truth()": "a b c",
+    "count_truth() = 0": "d",
+    "count_truth(label = 'car') >= 1": "a b",
+    "count_truth(label = 'car') = 2": "a",
+    "count_truth() <> count_predictions()": "a b c",
+    "truth(label = 'car') IS NULL": "e",
+    "truth_label = 'car'": "a",
+    "truth_label IN ('lamp', 'person')": "b c",
+    "truth_label <> top_label": "b",
+    "truth_label = top_label": "a",
+    "truth_label IS NULL": "d e",
+    "truth(text LIKE 'a l%' OR value > 2)": "c",
+    "has_truth = FALSE OR truth_label = 'person'": "c e",
+    "prediction(label = 'car') AND NOT truth(label = 'car')": "",
+}
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+async def test_filters(api: Api, distinct: bool) -> None:
+    """`distinct`: beside another condition, so that each inference is looked at by itself."""
+    predicted = {"a": [("car", 0.9)], "b": [("person", 0.4)]}
+    await api.store(
+        *(
+            NewInference(name, at(n), predictions=predicted.get(name, ()))
+            for n, name in enumerate("abcde")
+        )
+    )
+    await put(api, "a", {"label": "car", "box": [0, 0, 10, 10]}, {"label": "car"})
+    await put(api, "b", {"label": "car"})
+    await put(api, "b", {"label": "lamp"}, source="inspector")
+    await put(api, "c", {"text": "a lamp"}, {"label": "person"}, {"value": 2.5})
+    await put(api, "d", source="inspector")
+    for text, names in FILTERS.items():
+        whole = f"({text}) AND NOT inference_id = 'x'" if distinct else text
+        body = {"filter": whole, "sort": "received_at"}
+        assert " ".join(await api.find_ids(**body)) == names, whole
+        count = await api.ask(f"{_M}/inferences/count", {"filter": whole})
+        assert count["count"] == len(names.split()), whole
+    refused = await api.post(f"{_M}/inferences/count", json={"filter": "truth(score > 1)"})
+    assert (refused.status_code, "inside truth(…)" in refused.json()["detail"]) == (422, True)
+    body = {"group_by": ["truth_label", "top_label"], "measures": ["count"]}
+    groups = (await api.ask(f"{_M}/inferences/aggregate", body))["groups"]
+    pairs = {(g["key"]["truth_label"], g["key"]["top_label"]) for g in groups}
+    assert pairs == {("car", "car"), ("lamp", "person"), ("person", None), (None, None)}
+    assert await api.find_ids(sort="truth_label") == [*"abc", *"de"]
+
+
+async def test_nothing_is_true_of_what_arrives(api: Api) -> None:
+    arriving = NewInference("new", predictions=[("car", 0.9)])
+    await api.store(NewInference("one"))
+    async with api.engine.connect() as connection:
+        registration = (await registrations.find_by_ids(connection, ["model"]))["model"]
+        words = "has_truth", "truth(label = 'car')", "count_truth() = 0", "truth_label = 'car'"
+        predicates = [check(parse_text(word), KnownKeys()).predicate for word in words]
+        item = make_indexable(arriving, registration)
+        assert await evaluate(connection, [item], predicates) == [[False, None, None, None]]
+
+
+async def test_a_hold_goes_on_matching(api: Api) -> None:
+    await api.store(NewInference("one"), NewInference("two", at(1)))
+    for name in ("one", "two"):
+        assert (await put(api, name, {"label": "car"})).status_code == 200
+    await place_hold(api, "truth(label = 'car') AND inference_id = 'one'")
+    refused = await put(api, "one", {"label": "lamp"})
+    assert (refused.status_code, refused.json()["type"][-5:]) == (409, "#held")
+    assert (await put(api, "one", {"label": "lamp"}, {"label": "car"})).status_code == 200
+    await place_hold(api, "has_truth AND inference_id = 'two'")
+    assert (await api.delete(make_path("two"))).status_code == 409
+    assert (await put(api, "two", {"label": "lamp"})).status_code == 200
+    assert await api.find_ids(filter="truth(label = 'lamp') AND truth_label = 'lamp'") == [
+        *("two", "one")
     ]
 
 

@@ -36,6 +36,7 @@ from inference_store.index.tables import (
     metadata_number,
     metadata_presence,
     prediction,
+    truth,
 )
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.deadline import ScanRange, bind_many, bind_one
@@ -49,6 +50,7 @@ TYPES: Mapping[typed.Kind, TypeEngine[Any]] = {
     "bool": Boolean(),
     "timestamp": DateTime(timezone=True),
 }
+ITEM_TABLES: Mapping[typed.Item, Table] = {"prediction": prediction, "truth": truth}
 NO_LABEL = 0
 """No label has this integer."""
 
@@ -114,7 +116,7 @@ async def read_names(connection: AsyncConnection, predicate: typed.Predicate) ->
 def is_label(value: typed.Value) -> bool:
     """Check whether the value is a label, which has an integer."""
     return (isinstance(value, typed.Column) and value.name == "label") or (
-        isinstance(value, typed.Property) and value.name == "top_label"
+        isinstance(value, typed.Property) and value.name in {"top_label", "truth_label"}
     )
 
 
@@ -193,10 +195,10 @@ class Combination:
             return row
         return self._once("own", lambda: self.take(other, self.scan_range.of(other)))
 
-    def prediction(self) -> FromClause:
-        """Return the present row of `prediction`."""
-        row = row_at_hand(self.uid, prediction)
-        assert row is not None, "a column of a prediction stands inside prediction()"
+    def item(self, of: typed.Item) -> FromClause:
+        """Return the present row of `prediction` or `truth`."""
+        row = row_at_hand(self.uid, ITEM_TABLES[of])
+        assert row is not None, "a column of an item stands inside prediction() or truth()"
         return row
 
     def id(self) -> FromClause:

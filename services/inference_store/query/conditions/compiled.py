@@ -20,8 +20,9 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.dialects.postgresql import INTEGER
 
-from inference_store.index.tables import inference, prediction
+from inference_store.index.tables import inference, prediction, truth_set
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.deadline import ScanRange
 from inference_store.query.filters import typed
@@ -29,7 +30,7 @@ from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, ma
 from inference_store.query.filters.typed import Compared, Constant, Predicate, Value, leaves_of
 
 from . import condition as conditions
-from .combination import Combination, Found, Names, OfKey, is_label
+from .combination import ITEM_TABLES, Combination, Found, Names, OfKey, is_label
 from .condition import EVERYTHING, NOTHING, Condition, Negated, Uids, combine_all, combine_either
 from .condition import Test as _Test
 from .sides import SQL_COMPARISONS, Side, build_side, test_location
@@ -70,6 +71,7 @@ def _comparison(predicate: Compared, names: Names, when: bool) -> Condition:
     led, _ = lead_by_first([predicate], names) if when else ([], None)
     return (
         _of_uids(predicate, names, when)
+        or _of_truth(predicate, names, when)
         or next(iter(led), None)
         or lead_by_predictions(predicate, names, when)
         or compare(predicate, names, when)
@@ -134,7 +136,7 @@ _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] =
     typed.Missing: _missing,
     typed.Unknown: _unknown,
     typed.Sent: _sent,
-    typed.Predicted: lambda of, names, when: find_predicted(of.condition, names, when),
+    typed.Predicted: lambda of, names, when: find_predicted(of, names, when),  # noqa: PLW0108
     typed.Located: _located,
     typed.Not: lambda of, names, when: compile_condition(of.of, names, when=not when),
     typed.And: _and,
@@ -322,27 +324,65 @@ def names_labels(condition: Predicate | None) -> bool:
     return False
 
 
-def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Condition:
-    """Compile that some prediction satisfies the condition, or (`when` False) none does and all
-    are known."""
+def find_predicted(predicate: typed.Predicted, names: Names, when: bool) -> Condition:
+    """Compile that some item satisfies the condition, or (`when` False) none does and all are
+    known."""
+    condition, of_truth = predicate.condition, predicate.of == "truth"
     some = Found(
-        (typed.Predicted(condition), True),
+        (predicate, True),
         names,
-        partial(_test_prediction, condition),
-        kind="prediction",
-        scans=int(names_labels(condition)),
+        partial(_test_item, predicate),
+        kind=predicate.of,
+        scans=int(of_truth or names_labels(condition)),
         unique=False,
     )
     if when:
         return some
     are_known = Compared("outside", (typed.Property("prediction_count", "number"),))
-    return combine_all([_find(are_known, names), Negated(some)])
+    known = find_truth(names) if of_truth else _find(are_known, names)
+    return combine_all([known, Negated(some)])
 
 
-def _test_prediction(condition: Predicate | None, rows: Combination) -> Iterator[_Test]:
-    row = prediction.alias()
+def _test_item(predicate: typed.Predicted, rows: Combination) -> Iterator[_Test]:
+    row = ITEM_TABLES[predicate.of].alias()
     rows.take(row, rows.scan_range.of(row))
-    yield compile_one(condition, rows.names).holds(rows.scan_range, row.c.uid)
+    yield compile_one(predicate.condition, rows.names).holds(rows.scan_range, row.c.uid)
+
+
+def find_truth(names: Names) -> Condition:
+    """Compile that an inference has ground truth, which few have."""
+
+    def tests(rows: Combination) -> Sequence[_Test]:
+        row = truth_set.alias()
+        rows.take(row, rows.scan_range.of(row))
+        return []
+
+    return Found("has_truth", names, tests, kind="truth", scans=1, unique=False)
+
+
+def _of_truth(predicate: Compared, names: Names, when: bool) -> Condition | None:
+    """Compile whether there is ground truth, and its label, by the index of the sets."""
+    match predicate:
+        case Compared("=" | "<>" as op, (typed.Property("has_truth"), Constant(_, wanted))):
+            some = find_truth(names)
+            return some if (op == "=") is (wanted is when) else Negated(some)
+        case Compared("=" | "in", (typed.Property("truth_label"), *labels)) if when and all(
+            isinstance(of, Constant) for of in labels
+        ):
+            condition = compare(predicate, names, when)
+            numbers = [names.label(str(of.value)) for of in labels if isinstance(of, Constant)]
+
+            def select_labelled(scan_range: ScanRange) -> Uids:
+                here, uid = truth_set.c, inference.c.uid
+                some = select(here.uid).where(
+                    scan_range.of(truth_set),
+                    here.label == names.bind_many(numbers, INTEGER()).any_(),
+                )
+                of_range = scan_range.of(inference)
+                return select(uid).where(of_range, uid.in_(some), condition.holds(scan_range, uid))
+
+            return Driven(condition, select_labelled, "truth")
+    return None
 
 
 def compile_wanted(predicate: Predicate, names: Names) -> Condition | None:
@@ -359,19 +399,25 @@ def _find_wanted(predicate: Predicate, *, when: bool = True) -> Iterator[Predica
                 yield from _find_wanted(part, when=when)
         case typed.Not(of):
             yield from _find_wanted(of, when=not when)
-        case typed.Predicted(condition) if when and condition is not None:
+        case typed.Predicted(condition, "prediction") if when and condition is not None:
             yield condition
         case Compared("in", (typed.PredicateValue(of), Constant(_, bool() as truth))):
             yield from _find_wanted(of, when=truth is when)
         case Compared() if when:
             for leaf in _leaves_in(predicate):
-                if isinstance(leaf, typed.Counted) and leaf.condition is not None:
-                    yield leaf.condition
+                if isinstance(leaf, typed.Counted) and leaf.of == "prediction":
+                    yield from () if leaf.condition is None else (leaf.condition,)
 
 
-def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
-    tests = conditions.only_true(compile_one(condition, names).holds(scan_range, prediction.c.uid))
-    return select(prediction.c.uid).where(scan_range.of(prediction), tests)
+def _rows(
+    condition: Predicate | None,
+    names: Names,
+    scan_range: ScanRange,
+    of: typed.Item = "prediction",
+) -> Select[Any]:
+    table = ITEM_TABLES[of]
+    tests = conditions.only_true(compile_one(condition, names).holds(scan_range, table.c.uid))
+    return select(table.c.uid).where(scan_range.of(table), tests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +440,7 @@ def lead_by_predictions(predicate: Compared, names: Names, when: bool) -> Condit
     """Compile the number of predictions that satisfy a condition, if it is at least one and they
     are found by their labels."""
     match predicate:
-        case Compared(op, (typed.Counted(condition), Constant() as number)) if (
+        case Compared(op, (typed.Counted(condition, of), Constant() as number)) if (
             op in typed.COMPARISONS and names_labels(condition)
         ):
             is_so = typed.COMPARISONS[op if when else typed.OPPOSITE[op]]
@@ -402,11 +448,11 @@ def lead_by_predictions(predicate: Compared, names: Names, when: bool) -> Condit
                 return Driven(
                     compare(predicate, names, when),
                     lambda scan_range: (
-                        _rows(condition, names, scan_range)
-                        .group_by(prediction.c.uid)
+                        _rows(condition, names, scan_range, of)
+                        .group_by(ITEM_TABLES[of].c.uid)
                         .having(is_so(func.count(), names.constant(number)))
                     ),
-                    "prediction",
+                    of,
                 )
     return None
 

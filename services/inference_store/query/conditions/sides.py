@@ -28,13 +28,12 @@ from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, INTEGER, TEXT, arra
 from sqlalchemy.sql import operators
 
 from inference_store.index import long_text
-from inference_store.index.tables import prediction
 from inference_store.query import properties
 from inference_store.query.filters import typed
 from inference_store.query.filters.typed import Constant
-from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, like_prefix
+from inference_store.query.properties import ITEM_COLUMNS, PROPERTIES, like_prefix
 
-from .combination import TYPES, Combination, Names
+from .combination import ITEM_TABLES, TYPES, Combination, Names
 
 _Sql: TypeAlias = ColumnElement[Any]
 _Test: TypeAlias = ColumnElement[bool]
@@ -256,7 +255,7 @@ def _property(value: typed.Property, rows: Combination) -> Side:
 
 
 def _column(value: typed.Column, rows: Combination) -> Side:
-    return _stored(PREDICTION_COLUMNS[value.name], rows.prediction(), rows)
+    return _stored(ITEM_COLUMNS[value.of][value.name], rows.item(value.of), rows)
 
 
 def _stored(entry: properties.Property, row: Any, rows: Combination) -> Side:
@@ -265,6 +264,9 @@ def _stored(entry: properties.Property, row: Any, rows: Combination) -> Side:
     sql = entry.sql(row)
     if entry.name in {"label", "top_label"}:
         return Label("string", sql, rows.names, number=row.c[entry.name])
+    if entry.name == "truth_label":
+        number = properties.truth_label_number(row)
+        return Label("string", collate_text(sql), rows.names, number=number)
     if entry.stored == "double":
         return Double.of(sql, rows.names)
     if entry.stored == "whole":
@@ -325,21 +327,20 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., _Sql]]] = {
 
 
 def _counted(value: typed.Counted, rows: Combination) -> Side:
-    own = rows.own()
-    if value.condition is None:
+    own, of_truth = rows.own(), value.of == "truth"
+    if value.condition is None and not of_truth:
         return Side("number", cast(own.c.prediction_count, Numeric), rows.names)
-    row, scan_range = prediction.alias(), rows.scan_range
+    row, scan_range = ITEM_TABLES[value.of].alias(), rows.scan_range
     assert rows.uid is not None
-    matching = (
-        select(func.count())
-        .select_from(row)
-        .where(scan_range.of(row), row.c.uid == rows.uid)
-        .where(rows.names.condition_of(value.condition).holds(scan_range, row.c.uid))
-        .correlate_except(row)
-        .scalar_subquery()
-    )
-    has_predictions = own.c.prediction_count.is_not(None)
-    return Side("number", case((has_predictions, cast(matching, Numeric))), rows.names)
+    matching = select(func.count()).select_from(row)
+    matching = matching.where(scan_range.of(row), row.c.uid == rows.uid)
+    if value.condition is not None:
+        test = rows.names.condition_of(value.condition).holds(scan_range, row.c.uid)
+        matching = matching.where(test)
+    counted = cast(matching.correlate_except(row).scalar_subquery(), Numeric)
+    known = PROPERTIES["has_truth"].sql if of_truth else None
+    is_known = own.c.prediction_count.is_not(None) if known is None else known(own)
+    return Side("number", case((is_known, counted)), rows.names)
 
 
 def _truthful(value: typed.PredicateValue, rows: Combination) -> Side:

@@ -49,7 +49,8 @@ CONFORMANCE: Final[Mapping[str, Conformance]] = {entry.name: entry for entry in 
     Conformance("property-property", "Property-Property Comparisons",
                 "names and values on either side of a comparison"),
     Conformance("functions", "Functions",
-                "the functions of this store: prediction, count_predictions, distance, sent"),
+                "the functions of this store: prediction, count_predictions, truth, count_truth, "
+                "distance, sent"),
     Conformance("arithmetic", "Arithmetic Expressions",
                 "+ - * / % div ^"),
 )}
@@ -191,6 +192,10 @@ OPERATIONS: Final[Mapping[str, Entry]] = {entry.name: entry for entries in (
     _own("prediction", "whether one prediction satisfies the condition, or there is one",
          "truth", least=0),
     _own("count_predictions", "how many predictions satisfy the condition, or there are",
+         "truth", least=0, gives="number"),
+    _own("truth", "whether one item of ground truth satisfies the condition, or there is one",
+         "truth", least=0),
+    _own("count_truth", "how many items of ground truth satisfy the condition, or there are",
          "truth", least=0, gives="number"),
     _own("distance", "metres between the location and a point", "geometry", "geometry", least=2,
          gives="number"),

@@ -21,10 +21,10 @@ from inference_store.query.cql2.tree import Named, Node, Operation, change_insid
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import Checked, check
 from inference_store.query.filters.names import (
+    ITEM_FUNCTIONS,
     KINDS,
     METADATA,
     OWN,
-    PREDICTION_FUNCTIONS,
     KnownKey,
     KnownKeys,
     elements,
@@ -75,6 +75,8 @@ def _kind(node: Any) -> Doubt | None:
     match node:
         case typed.Metadata() | typed.Sent() | typed.Located() | typed.Distance():
             return "metadata"
+        case typed.Predicted(of="truth") | typed.Counted(of="truth") | typed.Column(of="truth"):
+            return None  # the index has all of it
         case typed.Predicted() | typed.Counted() | typed.Column():  # a label may be missing too
             return "predictions"
         case typed.Property(name) if name in _OF_PREDICTIONS:
@@ -206,7 +208,7 @@ def _spell_out(node: Node, known: KnownKeys, op: str = "") -> Node:
     """Return the tree with every name in full. `op`: the operation around it."""
     if not isinstance(node, Named):
         here = node.op if isinstance(node, Operation) else ""
-        is_inside = here in PREDICTION_FUNCTIONS
+        is_inside = here in ITEM_FUNCTIONS
         return node if is_inside else change_inside(node, lambda of: _spell_out(of, known, here))
     node = node if op in ("isNull", "sent") else elements(node, known)
     if node.name in PROPERTIES and op != "sent":

@@ -217,6 +217,10 @@ def _sent(node: tree.Operation, checking: FilterCheck) -> Predicate:
     return typed.Sent(key.name, key.key, key.many)
 
 
+def _some(node: tree.Operation, checking: FilterCheck) -> Predicate:
+    return typed.Predicted(operands.condition(node, checking), names.ITEM_FUNCTIONS[node.op])
+
+
 _PREDICATES: Final[Mapping[str, Callable[[tree.Operation, FilterCheck], Predicate]]] = {
     "and": lambda node, checking: typed.And((*(to_predicate(of, checking) for of in node.args),)),
     "or": lambda node, checking: typed.Or((*(to_predicate(of, checking) for of in node.args),)),
@@ -225,7 +229,7 @@ _PREDICATES: Final[Mapping[str, Callable[[tree.Operation, FilterCheck], Predicat
     "in": _in,
     "like": _like,
     "isNull": _is_null,
-    "prediction": lambda node, checking: typed.Predicted(operands.condition(node, checking)),
+    **dict.fromkeys(("prediction", "truth"), _some),
     "sent": _sent,
     **dict.fromkeys(TEMPORAL_FUNCTIONS, check_temporal_relation),
     **dict.fromkeys(SPATIAL_FUNCTIONS, check_spatial_relation),

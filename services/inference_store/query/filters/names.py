@@ -29,9 +29,14 @@ from inference_store.inference.nearest import (
 )
 from inference_store.query.cql2 import meant_by
 from inference_store.query.cql2.tree import Named, Node, Operation, Refusal, inside
-from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
+from inference_store.query.properties import (
+    ITEM_COLUMNS,
+    PREDICTION_COLUMNS,
+    PROPERTIES,
+    Property,
+)
 
-from .typed import Kind, Predicate
+from .typed import Item, Kind, Predicate
 
 
 def impossible(node: Node, message: str, types: Sequence[str] = ()) -> Refusal:
@@ -145,8 +150,8 @@ class FilterCheck:
     unknown_keys: UnknownKeys = "refuse"
     is_saved: bool = False
     """Whether it was saved before: impossible values are no longer refused."""
-    inside: bool = False
-    """Whether the check is inside `prediction(…)`, where names are columns."""
+    inside: Item | None = None
+    """What the check is inside of, as in `prediction(…)`: there names are columns."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys in the filter."""
     warnings: dict[str, None] = field(default_factory=dict)
@@ -168,7 +173,11 @@ class FilterCheck:
 OWN, METADATA = "inference.", "metadata."
 LABEL: Final = "label"
 """Alone, it is the label of predictions, and never a metadata key."""
-PREDICTION_FUNCTIONS: Final = frozenset({"prediction", "count_predictions"})
+ITEM_FUNCTIONS: Final[Mapping[str, Item]] = {
+    **{"prediction": "prediction", "count_predictions": "prediction"},
+    **{"truth": "truth", "count_truth": "truth"},
+}
+"""Functions with a condition on one item."""
 
 
 def names_in(node: Node) -> set[str]:
@@ -177,7 +186,7 @@ def names_in(node: Node) -> set[str]:
         key = key_of(node)
         keys = {key} if node.name in PROPERTIES else {key, f"{key}[]"}
         return set() if node.name.startswith(OWN) or not storable(key) else keys
-    if isinstance(node, Operation) and node.op in PREDICTION_FUNCTIONS:
+    if isinstance(node, Operation) and node.op in ITEM_FUNCTIONS:
         return set()
     return set[str]().union(*map(names_in, inside(node)))
 
@@ -241,14 +250,19 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
     return known_key
 
 
-def column(node: Named) -> Property:
-    """Return the column of a prediction with this name. Raises InvalidFilter."""
-    entry = PREDICTION_COLUMNS.get(node.name)
+def column(node: Named, of: Item) -> Property:
+    """Return the column of an item with this name. Raises InvalidFilter."""
+    entry = ITEM_COLUMNS[of].get(node.name)
     if entry is None:
-        columns = list(PREDICTION_COLUMNS)
-        message = f"inside prediction(…) names are columns of a prediction only, and {node.name!r}"
+        columns, what = list(ITEM_COLUMNS[of]), _ITEMS[of]
+        message = f"inside {of}(…) names are columns of {what} only, and {node.name!r}"
         raise meaningless(node, f"{message} is none; they are {', '.join(columns)}", columns)
     return entry
+
+
+_ITEMS: Final[Mapping[Item, str]] = {
+    **{"prediction": "a prediction", "truth": "an item of ground truth"}
+}
 
 
 def column_of(name: str) -> str | None:

@@ -27,7 +27,7 @@ from inference_store.query.properties import Property as Described
 
 from . import names, typed
 from .arithmetic import MOST_DIGITS, calculate, digits, is_exact_power
-from .names import KINDS, FilterCheck, KnownKey, impossible, meaningless
+from .names import ITEM_FUNCTIONS, KINDS, FilterCheck, KnownKey, impossible, meaningless
 from .typed import Applied, Constant, Function, Kind, Point, Value
 
 
@@ -73,7 +73,9 @@ def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
     array = f"{resolved.name}[]"
     if isinstance(resolved, KnownKey) and array in checking.known_keys.keys:
         checking.warn(f"{resolved.name!r} also came as an array: its elements are {array!r}.")
-    return typed.Column(resolved.name, kind) if checking.inside else of_kind(resolved, kind)
+    if checking.inside is not None:
+        return typed.Column(resolved.name, kind, checking.inside)
+    return of_kind(resolved, kind)
 
 
 def of_kind(resolved: KnownKey | Described, kind: Kind) -> typed.Metadata | typed.Property:
@@ -127,21 +129,21 @@ def _calculated(node: Operation, checking: FilterCheck) -> Value:
 
 
 def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
-    """Return the condition of `prediction(…)` or `count_predictions(…)`; None: it has none."""
+    """Return the condition of `prediction(…)`, `count_truth(…)`, …; None: it has none."""
     refuse_inside(node, checking)
     if not node.args:
         return None
-    checking.inside = True
+    checking.inside = ITEM_FUNCTIONS[node.op]
     try:
         return checking.to_predicate(node.args[0], checking)
     finally:
-        checking.inside = False
+        checking.inside = None
 
 
 def refuse_inside(node: Operation, checking: FilterCheck) -> None:
-    """Refuse a function of the inference inside a condition on a prediction."""
+    """Refuse a function of the inference inside a condition on an item."""
     if checking.inside:
-        raise meaningless(node, f"{node.op}() cannot stand inside prediction(…)")
+        raise meaningless(node, f"{node.op}() cannot stand inside {checking.inside}(…)")
 
 
 def distance(node: Operation, checking: FilterCheck) -> Value:
@@ -156,7 +158,10 @@ def distance(node: Operation, checking: FilterCheck) -> Value:
 
 _FUNCTIONS: Final[Mapping[str, Callable[[Operation, FilterCheck], Value]]] = {
     **dict.fromkeys(FOLDINGS, _folded),
-    "count_predictions": lambda node, checking: typed.Counted(condition(node, checking)),
+    **dict.fromkeys(
+        ("count_predictions", "count_truth"),
+        lambda node, checking: typed.Counted(condition(node, checking), ITEM_FUNCTIONS[node.op]),
+    ),
     "distance": distance,
 }
 
@@ -199,7 +204,7 @@ def is_condition(node: Node) -> bool:
 def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
     """Return the property, key or column that a name means at its place; an array: its elements."""
     if checking.inside:
-        return names.column(node)
+        return names.column(node, checking.inside)
     return names.meaning(names.elements(node, checking.known_keys), checking)
 
 

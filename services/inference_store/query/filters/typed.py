@@ -6,7 +6,8 @@ predicate over values tests every combination of them: it is true if some combin
 NULL if there is no combination, else false. A calculation without a result (a division by zero) is
 no combination. `Not` negates the whole; `And` and `Or` are SQL's.
 
-Inside `Predicted` and `Counted`, the same holds for one prediction; `Column` exists only there.
+Inside `Predicted` and `Counted`, the same holds for one prediction, or one item of ground truth;
+`Column` exists only there.
 """
 
 import operator
@@ -60,12 +61,17 @@ class Property:
     kind: Kind
 
 
+Item: TypeAlias = Literal["prediction", "truth"]
+"""What an inference has several of, each with columns: predictions, or items of ground truth."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a prediction, by its name in `properties.PREDICTION_COLUMNS`."""
+    """A column of an item, by its name in `properties.ITEM_COLUMNS`."""
 
     name: str
     kind: Kind
+    of: Item = "prediction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +89,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The number of predictions that satisfy the condition (None: of all); NULL if unknown."""
+    """The number of items that satisfy the condition (None: of all); NULL if unknown."""
 
     condition: "Predicate | None"
+    of: Item = "prediction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +172,11 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Some prediction satisfies the condition (None: there is one); NULL if unknown."""
+    """Some item satisfies the condition (None: there is one); NULL if unknown: the response could
+    not be read, or nobody has said what is true."""
 
     condition: "Predicate | None"
+    of: Item = "prediction"
 
 
 Point: TypeAlias = tuple[Decimal, Decimal]

@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import cached_property, partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.api.metadata_changes import MetadataItem, change_tags, check_change
 from inference_store.api.metadata_edits import Edit, Editor, edit, reserve
@@ -29,6 +30,7 @@ from inference_store.index.tables import (
     model_key,
     model_label,
     registration,
+    truth_set,
     unsettled_event,
 )
 from inference_store.index.unsettled import Record, Rejection
@@ -45,6 +47,8 @@ from inference_store.proxy.capture.segments import (
     make_metadata_blob,
 )
 from inference_store.query.explain import Explain, summarize_plan
+from inference_store.truth.documents import TruthItem, TruthSet
+from inference_store.truth.sets import TruthWriter, put_truth
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
 from tests.integration.retention.stored import KINDS, NOW, Storing, ago
@@ -215,6 +219,18 @@ async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
         await transact(engine, edit, editor, registration, uid, Edit(choose, names))
 
 
+async def label_inference(engine: AsyncEngine, blobs: Blobs, key: str, one: TruthSet) -> None:
+    model, uid = await find_inference(engine, key)
+    (name,) = (await transact(engine, registrations.names, [model])).values()
+    registration = (await transact(engine, registrations.find_by_ids, [name]))[name]
+
+    async def note(_: AsyncConnection, __: int) -> None:
+        """Audit nothing."""
+
+    writer = TruthWriter(engine, blobs)
+    await put_truth(writer, registration, uid, one, by="me", revision=None, note=note)
+
+
 async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
     model, uid = await find_inference(engine, key)
     storing = Storing(engine, blobs)
@@ -278,6 +294,11 @@ async def test_rebuilds_lost_rows_but_not_erased_ones(
     start_ingester: StartIngester, engine: AsyncEngine, blobs: Blobs, command: Command
 ) -> None:
     await store_events(start_ingester, engine)
+    item = TruthItem("cat", (1.0, 2.0, 3.0, 4.5), "a cat", Decimal("1.50"))
+    for number in (1, 3):
+        for items in ([TruthItem("dog")], [item, TruthItem("dog")]):
+            await label_inference(engine, blobs, OURS[number].key("data"), TruthSet(items))
+    await label_inference(engine, blobs, OURS[1].key("data"), TruthSet([], "inspector", False))
     await erase_inference(engine, blobs, OURS[3].key("data"), "inference")
     for key, blob in OURS[3].blobs.items():  # somebody's copy is put back into the bucket
         blobs.put(blobs.parse(key), blob, content_type="application/json")
@@ -289,8 +310,14 @@ async def test_rebuilds_lost_rows_but_not_erased_ones(
     assert report["counts"]["erased_again"] == 1
     # The rows of the other model are still lost.
     assert (code, report["counts"]["rebuilt"]) == (1, 5)
+    assert report["counts"]["truth_rebuilt"] == 2
+    revisions = select(truth_set.c.source, truth_set.c.revision).order_by(truth_set.c.source)
+    async with engine.connect() as connection:
+        rows = [tuple(row) for row in await connection.execute(revisions)]
+    assert rows == [("human", 2), ("inspector", 1)]
     code, report = await command("--repair", "rebuild")
     assert (report["counts"]["rebuilt"], report["counts"]["present"]) == (5, 5)
+    assert report["counts"]["truth_present"] == 2
     assert await read_everything(engine) == before
 
 
