@@ -81,7 +81,7 @@ def test_keys_label_a_filtered_set(street: Labelled) -> None:
     expect(progress).to_have_text("2 of 10 labelled")
     expect(page.get_by_text("3 of 10")).to_be_visible()
     car = {"label": "car", "box": [160, 24, 288, 120]}
-    street.wait(first, {"label": "person", "box": PERSON}, car)
+    street.wait(first, car, {"label": "person", "box": PERSON})
     street.wait(second)
     page.keyboard.press("u")
     expect(progress).to_have_text("1 of 10 labelled")
@@ -109,9 +109,9 @@ def test_boxes_are_drawn_named_removed_and_kept(street: Labelled) -> None:
     drawn = street.read(uid)[2]["box"]
     classes = page.get_by_role("list", name="Classes").get_by_role("button")
     page.keyboard.press("2")
-    street.wait(uid, person, car, {"label": classes.nth(1).inner_text().split()[0], "box": drawn})
+    street.wait(uid, car, person, {"label": classes.nth(1).inner_text().split()[0], "box": drawn})
     page.keyboard.press("Delete")
-    street.wait(uid, person, car)
+    street.wait(uid, car, person)
     page.get_by_role("button", name="Remove person").click()
     street.wait(uid, car)
     page.get_by_role("button", name="Keep person").click()

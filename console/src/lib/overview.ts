@@ -88,6 +88,7 @@ export function makeCharts(link: Link, overview: Overview, classes: string[]): C
       columns: binScores(link, scores),
       edges: [String(scores[0]?.low), String(scores.at(-1)?.high)],
     },
+    { ...mixScores(link, overview, part), edges },
   ];
   return charts.filter(({ columns }) => columns.some((column) => column.length));
 }
@@ -133,10 +134,34 @@ function mixLabels(link: Link, { bars, labels, other_labels: others }: Overview,
   return { title: "Top labels", about: "share of inferences with a top label", label: "Shares of the top labels over time", columns, legend, write: writeShare, top: 1 };
 }
 
+const BANDS = ["pale", "soft", "plain", "deep"] as const;
+
+/** The shares of a few bands of scores, the lowest first. */
+function mixScores(link: Link, { bars, scores }: Overview, part: MakePart) {
+  const size = Math.ceil(scores.length / BANDS.length) || 1;
+  const bands = BANDS.flatMap((colour, number) => {
+    const bins = scores.slice(number * size, (number + 1) * size);
+    const [first, last] = [bins[0], bins.at(-1)];
+    return first && last ? [{ colour, first, last, filter: writeRange(first.low, last.high, last === scores.at(-1)) }] : [];
+  });
+  const columns = bars.map((bar) => {
+    const whole = bar.scores.reduce((total, count) => total + count, 0) || 1;
+    return bands.map(({ colour, first, last, filter }, number) => {
+      const share = bar.scores.slice(number * size, (number + 1) * size).reduce((total, count) => total + count, 0) / whole;
+      return part(bar, share, `${first.low} – ${last.high} ${writeShare(share)}`, filter, colour);
+    });
+  });
+  const legend = bands.map(({ colour, first, last, filter }) => ({ name: `${first.low} – ${last.high}`, value: "", href: toExplore(link, filter), colour }));
+  return { title: "Top scores over time", about: "share of inferences with a top score", label: "Shares of the top scores over time", columns, legend, write: writeShare, top: 1 };
+}
+
+function writeRange(low: number, high: number, isLast: boolean): string {
+  return `top_score >= ${low} AND top_score ${isLast ? "<=" : "<"} ${high}`; // the last one has its end in it
+}
+
 function binScores(link: Link, scores: Overview["scores"]): Column[] {
   return scores.map(({ low, high, inferences }, number) => {
-    const end = number === scores.length - 1 ? "<=" : "<"; // the last one has its end in it
-    const href = toExplore(link, `top_score >= ${low} AND top_score ${end} ${high}`);
+    const href = toExplore(link, writeRange(low, high, number === scores.length - 1));
     return [{ value: inferences, title: `${low} – ${high}: ${writeCount(inferences, "inference")}`, href, colour: "plain" }];
   });
 }

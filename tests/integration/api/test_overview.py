@@ -167,10 +167,13 @@ async def test_what_is_read_whole_is_exact(api: Api) -> None:
         mix = _tops(here)
         assert bar["labels"] == [mix[name] for name in shown]
         assert bar["other_labels"] == sum(mix[name] for name in ranked[6:])
+        assert sum(bar["scores"]) == sum(mix.values())
     scores = [one.predictions[0][1] for one in inferences if one.predictions]
     expected = Counter(min(int(score * 20 + 1e-9), 19) for score in scores)  # type: ignore[operator]
     assert [one["inferences"] for one in answer["scores"]] == [expected[n] for n in range(20)]
     assert (answer["scores"][3]["low"], answer["scores"][3]["high"]) == (0.15, 0.2)
+    by_bin = zip(*(bar["scores"] for bar in answer["bars"]), strict=True)
+    assert [sum(bars) for bars in by_bin] == [expected[n] for n in range(20)]
     problem = {"property": "request_problem", "value": "broken_off", "inferences": 3}
     assert answer["problems"] == [problem]
     await api.ask("/v1/models/model/inferences/count", {"filter": "request_problem = 'broken_off'"})

@@ -30,6 +30,8 @@ class OverviewBar:
     labels: tuple[int, ...]
     """Inferences of each of the overview's `labels`, by their top label."""
     other_labels: int
+    scores: tuple[int, ...]
+    """Inferences in each bin of the overview's `scores`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
