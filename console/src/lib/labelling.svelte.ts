@@ -16,7 +16,7 @@ type Items = TruthItem[] | null;
 interface Decided {
   inference: Inference;
   items: Items;
-  /** Of what the API has; null: not known. */
+  /** Of what it replaces; null: whatever that is. */
   revision: number | null;
   /** What it has, if that is known. */
   saved: Truth | null;
@@ -27,7 +27,7 @@ interface Decided {
 const PAUSE_MS = 5000;
 const MOST_UNDONE = 200;
 
-export class Labelling {
+class Labelling {
   /** Of the inference that is looked at. */
   readonly sets = new Loaded<Truth[]>();
   /** How many got a truth here that had none, less those that lost it. */
@@ -43,7 +43,12 @@ export class Labelling {
   #decided = $state.raw<ReadonlyMap<string, Decided>>(new Map());
   #undo = $state.raw<{ inference: Inference; items: Items }[]>([]);
 
+  constructor() {
+    addEventListener("beforeunload", (event) => this.isUnsaved && event.preventDefault());
+  }
+
   open(inference: Inference, model: Model | null): void {
+    if (this.#inference?.model_id !== inference.model_id) this.#undo = [];
     this.#inference = inference;
     this.task = findTask(inference.task_type, model?.task_type);
     this.size = findSize(inference, null);
@@ -191,10 +196,10 @@ export class Labelling {
     const before = this.#decided.get(inference.uid);
     const saved = before?.saved ?? (isHere ? this.own : null);
     const had = before ? before.items !== null : saved !== null;
-    const isKnown = isHere && this.sets.data !== null;
-    const decided = before ?? { inference, saved, revision: saved?.revision ?? (isKnown ? 0 : null), isSaving: false };
+    const decided = before ?? { inference, saved, revision: saved?.revision ?? 0, isSaving: false };
     this.added += Number(items !== null) - Number(had);
-    this.#decided = new Map([...this.#decided, [inference.uid, { ...decided, items, problem: null }]]);
+    const kept = [...this.#decided].filter(([, each], place, { length }) => length - place < MOST_UNDONE || each.isSaving || each.problem);
+    this.#decided = new Map([...kept, [inference.uid, { ...decided, items, problem: null }]]);
     void this.#save(inference.uid);
   }
 
@@ -227,3 +232,5 @@ export class Labelling {
     void this.#save(uid);
   }
 }
+
+export const labelling = new Labelling();

@@ -32,7 +32,7 @@ export async function askTruth(inference: Inference, signal: AbortSignal): Promi
   return (await get<{ sets: Truth[] }>(inferencePath(inference), signal)).sets;
 }
 
-/** Replaces what a person has said; `items` null: takes it away. `revision`: of what is replaced; null: not known. */
+/** Replaces what a person has said; `items` null: takes it away. `revision`: of what is replaced, 0 of nothing; null: whatever that is. */
 export async function saveTruth(inference: Inference, items: TruthItem[] | null, revision: number | null): Promise<Truth | null> {
   const known = revision === null ? null : `"${revision}"`;
   if (!items) {

@@ -78,8 +78,8 @@ async def _read(engine: AsyncEngine, view: SavedView) -> _Shown:
         async with engine.connect() as connection:
             deadline = Deadline.after(_QUERY_SECONDS)
             number = await read_watched(connection, view, deadline, now=now)
-    except (StoreError, OutOfTime, DBAPIError) as error:
-        if is_transient(error):
+    except (StoreError, OutOfTime, DBAPIError, ValueError) as error:
+        if isinstance(error, DBAPIError) and is_transient(error):
             raise
         _log.warning(
             "watched view", action="watch_failed", view=str(view.id), error=type(error).__name__
