@@ -215,7 +215,7 @@ async def test_sums_stay_within_the_range_of_postgres(engine: AsyncEngine) -> No
 
 async def test_captured_and_missed_add_up_over_producers(engine: AsyncEngine) -> None:
     assert await transact(engine, accounting.read_captured) is None
-    drops = {"dropped": {"no_budget": 2, "left": 0}}
+    drops: dict[str, Any] = {"dropped": {"no_budget": 2, "left": 0}}
     reports = [
         make_report("runs", seen=20, sampled_out=5, published=10, queued=3, **drops),
         make_report("ended", seen=9, published=8, dropped={"no_budget": 1}, final=True),
