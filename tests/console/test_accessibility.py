@@ -56,7 +56,12 @@ def list_pages(console: Console, operated: Operated) -> list[tuple[str, str]]:
     inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0009")
     other = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0008")
     queries = ["", "?v=table", f"?sel={inference['uid']}", "?f=nothing%20%3D%201"]
-    queries += ["?v=patches", "?g=data_source", f"?sel={inference['uid']}&with={other['uid']}"]
+    queries += [
+        f"?sel={inference['uid']}&label=1",
+        "?v=patches",
+        "?g=data_source",
+        f"?sel={inference['uid']}&with={other['uid']}",
+    ]
     pages = ["", *(f"#/m/{STREET}{query}" for query in queries), f"#/m/{SMALL}?v=map"]
     pages += [f"#/m/{STREET}/overview", "#/m/planted/overview", "#/m/gone/overview"]
     pages += ["#/m/planted", "#/m/planted?v=table", "#/m/gone", f"#/compare?a={SMALL}&b={STREET}"]

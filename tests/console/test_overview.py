@@ -60,6 +60,7 @@ def test_each_bar_leads_to_what_it_counts(open_page: OpenPage, console: Console)
     for chart, filter in (
         ("Shares of the top labels", "top_label = '"),
         ("Latency over time", "model_ms "),
+        ("Shares of the top scores", "top_score >= "),
     ):
         parts = list_parts(page, chart)
         parts.first.focus()

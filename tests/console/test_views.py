@@ -48,12 +48,16 @@ def test_saves_and_reopens_the_current_view(open_page: OpenPage, console: Consol
     page.get_by_text("Views", exact=True).click()
     page.get_by_role("button", name="Save this view …").click()
     page.get_by_label("Name").fill("first <b>frames</b>")
+    expect(page.get_by_label("Watch")).to_be_disabled()
     page.get_by_label("Everyone who can read the model").check()
+    page.get_by_label("Watch").check()
+    page.get_by_label("How often").select_option("every hour")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     [saved] = list_views(console)
     assert (saved["filter"], saved["sort"], saved["view"]) == (FILTER, "frame_number", "table")
     assert saved["shared"] == "project"
+    assert saved["watch"] == {"every": "PT1H", "of": {"function": "count"}}
     other = open_page(MODEL)
     other.get_by_text("Views", exact=True).click()
     other.get_by_role("link", name="first <b>frames</b>").click()

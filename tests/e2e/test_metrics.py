@@ -291,6 +291,9 @@ async def _ask(store: Store, engine: AsyncEngine) -> None:
     assert await store.ask("GET", "/models", token="wrong") == 401
     assert await store.ask("GET", "/models", token=SIGNED) == 503
     assert await store.ask("POST", f"/models/{MODEL}/inferences/count", question) == 200
+    view = {"name": "all", "model_id": MODEL, "shared": "project", "watch": {"every": "PT1M"}}
+    assert await store.ask("POST", "/views", view) == 201
+    await store.until_moved("saved_query", "saved_query_timestamp_seconds", "saved_query_failed")
     async with engine.begin() as connection:
         tables = "inference, metadata_number, prediction"
         await connection.execute(text(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"))

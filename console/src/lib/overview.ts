@@ -88,6 +88,7 @@ export function makeCharts(link: Link, overview: Overview, classes: string[]): C
       columns: binScores(link, scores),
       edges: [String(scores[0]?.low), String(scores.at(-1)?.high)],
     },
+    { ...mixScores(link, overview, part), edges },
   ];
   return charts.filter(({ columns }) => columns.some((column) => column.length));
 }
@@ -133,10 +134,34 @@ function mixLabels(link: Link, { bars, labels, other_labels: others }: Overview,
   return { title: "Top labels", about: "share of inferences with a top label", label: "Shares of the top labels over time", columns, legend, write: writeShare, top: 1 };
 }
 
+const BANDS = ["pale", "soft", "plain", "deep"] as const;
+
+/** The shares of a few bands of scores, the lowest first. */
+function mixScores(link: Link, { bars, scores }: Overview, part: MakePart) {
+  const size = Math.ceil(scores.length / BANDS.length) || 1;
+  const bands = BANDS.flatMap((colour, number) => {
+    const bins = scores.slice(number * size, (number + 1) * size);
+    const [first, last] = [bins[0], bins.at(-1)];
+    return first && last ? [{ colour, first, last, filter: writeRange(first.low, last.high, last === scores.at(-1)) }] : [];
+  });
+  const columns = bars.map((bar) => {
+    const whole = bar.scores.reduce((total, count) => total + count, 0) || 1;
+    return bands.map(({ colour, first, last, filter }, number) => {
+      const share = bar.scores.slice(number * size, (number + 1) * size).reduce((total, count) => total + count, 0) / whole;
+      return part(bar, share, `${first.low} – ${last.high} ${writeShare(share)}`, filter, colour);
+    });
+  });
+  const legend = bands.map(({ colour, first, last, filter }) => ({ name: `${first.low} – ${last.high}`, value: "", href: toExplore(link, filter), colour }));
+  return { title: "Top scores over time", about: "share of inferences with a top score", label: "Shares of the top scores over time", columns, legend, write: writeShare, top: 1 };
+}
+
+function writeRange(low: number, high: number, isLast: boolean): string {
+  return `top_score >= ${low} AND top_score ${isLast ? "<=" : "<"} ${high}`; // the last one has its end in it
+}
+
 function binScores(link: Link, scores: Overview["scores"]): Column[] {
   return scores.map(({ low, high, inferences }, number) => {
-    const end = number === scores.length - 1 ? "<=" : "<"; // the last one has its end in it
-    const href = toExplore(link, `top_score >= ${low} AND top_score ${end} ${high}`);
+    const href = toExplore(link, writeRange(low, high, number === scores.length - 1));
     return [{ value: inferences, title: `${low} – ${high}: ${writeCount(inferences, "inference")}`, href, colour: "plain" }];
   });
 }
@@ -147,22 +172,34 @@ interface Figure {
   href: string;
 }
 
-export function listFigures(link: Link, { inferences, errors, predicted, latency, estimated }: Overview): Figure[] {
+export function listFigures(link: Link, { inferences, errors, predicted, latency, estimated, captured: books }: Overview): Figure[] {
   const percentiles = latency ? PERCENTILES.map(([at]) => ({
     name: `${at} latency`,
     value: `${estimated ? "≈ " : ""}${writeMilliseconds(latency[at])}`,
     href: toExplore(link, `model_ms >= ${latency[at]}`),
   })) : [];
+  const missed = Object.values(books?.missed ?? {}).reduce((sum, calls) => sum + calls, 0);
+  const decided = (books?.captured ?? 0) + missed;
   return [
     { name: "inferences", value: writeCount(inferences), href: toExplore(link) },
     { name: writeCount(errors, "error"), value: writeShare(errors / inferences), href: toExplore(link, "NOT ok") },
     { name: "with predictions", value: writeShare(predicted / inferences), href: toExplore(link, "prediction_count > 0") },
     ...percentiles,
+    ...(books && decided ? [{
+      name: "captured, all models",
+      value: writeWhole(books.captured / decided),
+      href: formatLink({ ...EMPTY_LINK, list: "accounting" }),
+    }] : []),
   ];
 }
 
 function writeShare(share: number): string {
   return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+}
+
+/** A share that is called whole only if it is. */
+function writeWhole(share: number): string {
+  return share < 1 && share > 0.99 ? `${(Math.floor(1e4 * share) / 100).toFixed(2)} %` : writeShare(share);
 }
 
 interface Concern {
@@ -174,11 +211,16 @@ interface Concern {
 /** What needs attention, each with where it is looked after. */
 export function listConcerns(link: Link, overview: Overview): Concern[] {
   const list = (name: string, search = "") => formatLink({ ...EMPTY_LINK, list: name, search });
-  const { dead_letters: letters, parked_events: parked, errors, problems } = overview;
+  const { dead_letters: letters, parked_events: parked, captured: books, errors, problems } = overview;
   const ofModel = new URLSearchParams({ model: link.model }).toString();
   return [
     ...(letters ? [{ title: writeCount(letters, "dead letter"), href: list("dead-letters", ofModel), isGrave: true }] : []),
     ...(parked ? [{ title: `${writeCount(parked, "event")} waiting for an object`, href: list("accounting"), isGrave: false }] : []),
+    ...Object.entries(books?.missed ?? {}).map(([why, calls]) => ({
+      title: `${writeCount(calls, "call")} of all models not captured: ${why.replaceAll("_", " ")}`,
+      href: list("accounting"),
+      isGrave: false,
+    })),
     ...(errors ? [{ title: writeCount(errors, "error"), href: toExplore(link, "NOT ok"), isGrave: true }] : []),
     ...problems.map(({ property, value, inferences }) => ({
       title: `${writeCount(inferences, "inference")} with ${property.replace("_", " ")}: ${value.replaceAll("_", " ")}`,

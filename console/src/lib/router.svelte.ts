@@ -58,6 +58,8 @@ export interface Link {
   reference: string;
   /** The filter of that, if it is another one. */
   against: string;
+  /** `1` while inferences are labelled. */
+  labels: string;
 }
 
 export const EMPTY_LINK: Link = {
@@ -78,11 +80,12 @@ export const EMPTY_LINK: Link = {
   live: "",
   reference: "",
   against: "",
+  labels: "",
 };
 const NAMES = {
   ...{ filter: "f", time: "t", sort: "s", view: "v", columns: "c", size: "z", group: "g" },
   ...{ selected: "sel", marked: "p", beside: "with", live: "live", search: "q" },
-  ...{ reference: "ref", against: "rf" },
+  ...{ reference: "ref", against: "rf", labels: "label" },
 } as const;
 
 function parseLink(fragment: string): Link {

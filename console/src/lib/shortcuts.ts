@@ -2,7 +2,7 @@
 
 export interface Shortcut {
   key: string;
-  where: "Everywhere" | "Find" | "One inference";
+  where: "Everywhere" | "Find" | "One inference" | "Labelling";
   words: string;
 }
 
@@ -20,7 +20,13 @@ export const SHORTCUTS = {
   enlarge: { key: "+", where: "One inference", words: "Enlarge the picture" },
   shrink: { key: "-", where: "One inference", words: "Shrink the picture" },
   fit: { key: "0", where: "One inference", words: "Fit the picture to the window" },
+  label: { key: "l", where: "One inference", words: "Begin or end labelling" },
   back: { key: "Escape", where: "One inference", words: "Back to the list" },
+  right: { key: "r", where: "Labelling", words: "Right: what was predicted is true; then the next inference" },
+  wrong: { key: "w", where: "Labelling", words: "Wrong: nothing is there, or choose another class" },
+  nameClass: { key: "1 – 9", where: "Labelling", words: "The class of this number; of the box that is picked, or of the next one" },
+  removeBox: { key: "Delete", where: "Labelling", words: "Remove the box that is picked" },
+  undo: { key: "u", where: "Labelling", words: "Undo the last decision" },
 } satisfies Record<string, Shortcut>;
 
 type ShortcutName = keyof typeof SHORTCUTS;
@@ -28,15 +34,16 @@ type ShortcutName = keyof typeof SHORTCUTS;
 const TYPING = "input:not([type=checkbox], [type=range]), textarea, select";
 
 /** What a page does on its keys, as the listener of the window: not while one types, nor under a dialog. */
-export function onShortcut(actions: Partial<Record<ShortcutName, () => void>>) {
+export function onShortcut(actions: Partial<Record<ShortcutName, (key: string) => void>>) {
   return (event: KeyboardEvent): void => {
     const isTyping = event.target instanceof Element && event.target.matches(TYPING);
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (document.querySelector("dialog[open]")) return;
     const names = Object.keys(actions) as ShortcutName[];
-    const name = names.find((candidate) => SHORTCUTS[candidate].key === event.key);
+    const key = /^[1-9]$/.test(event.key) ? SHORTCUTS.nameClass.key : event.key;
+    const name = names.find((candidate) => SHORTCUTS[candidate].key === key);
     if (!name) return;
     event.preventDefault();
-    actions[name]?.();
+    actions[name]?.(event.key);
   };
 }

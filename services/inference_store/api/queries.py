@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from inference_store.access.rights import Right
 from inference_store.index import unsettled
+from inference_store.index.accounting import Captured, read_captured
 from inference_store.index.registrations import Registration
 from inference_store.inference.field_docs import Flag
 from inference_store.query.aggregates import Aggregated, aggregate
@@ -308,6 +309,9 @@ class ShownOverview(Overview, Shown):
     null for a caller without `admin`. At most 10,000 are counted, as of parked events."""
     parked_events: int | None
     """Events of the model that wait for an object."""
+    captured: Captured | None
+    """Which calls were captured, of all models together: a call that was missed has no model yet.
+    Null for a caller without `read` over everything, and if no producer reports."""
 
 
 @router.add(f"GET {OF_MODEL}/overview", Right.READ, "Read the overview of a model")
@@ -330,4 +334,5 @@ async def get_overview(
         name: await unsettled.count_waiting(connection, id, states) if may_know else None
         for name, states in waiting.items()
     }
-    return Answer(ShownOverview.show(overview, model_id=id, **counts))
+    captured = await read_captured(connection) if access.sees.is_everything else None
+    return Answer(ShownOverview.show(overview, model_id=id, captured=captured, **counts))

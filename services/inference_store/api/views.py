@@ -1,8 +1,7 @@
 """Saved views: saved, listed, opened, changed, deleted."""
 
-import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.index import registrations, saved_views
 from inference_store.index.registrations import Registration
-from inference_store.index.saved_views import Look, SavedView, Shared
+from inference_store.index.saved_views import TIME, Look, SavedView, Shared, read_time
 from inference_store.inference.errors import (
     Conflict,
     Forbidden,
@@ -23,9 +22,10 @@ from inference_store.inference.errors import (
     NotKept,
     require_revision,
 )
-from inference_store.inference.field_docs import Body, ShortText, Text, instant
+from inference_store.inference.field_docs import Body, ShortText, Text
 from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.preparation import QueryRequest, check_request
+from inference_store.query.watched import Watch, check_watch
 
 from .access import Access, Asking, Needs, OfModel, Over
 from .answer import Answer, Shown
@@ -36,26 +36,12 @@ from .routing import Router
 
 MOST_CHARACTERS: Final = 10_000
 """Of a filter: that of a link."""
-_INSTANT: Final = (
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
-)
-_TIME: Final = rf"^([0-9]{{1,4}}[mhd]|{_INSTANT}\.\.({_INSTANT})?|\.\.{_INSTANT})$"
 
 
 def _check_time(value: str) -> str:
-    if not re.fullmatch(_TIME, value):
-        raise ValueError(
-            "it must be a span before now, such as 30m, 24h or 7d, or `<from>..<to>` in RFC 3339"
-        )
-    start, between, end = value.partition("..")
-    if between:
-        refuse_no_time(_read_end(end), _read_end(start))
+    since, until = read_time(value, datetime.now(UTC))
+    refuse_no_time(until, since)
     return value
-
-
-def _read_end(text: str) -> datetime | None:
-    found: datetime | None = instant(text) if text else None
-    return found
 
 
 Name: TypeAlias = Annotated[ShortText, Field(min_length=1, max_length=120)]
@@ -64,7 +50,7 @@ Filter: TypeAlias = Annotated[
 ]
 Time: TypeAlias = Annotated[
     ShortText,
-    Field(examples=["24h"], json_schema_extra={"pattern": _TIME}),
+    Field(examples=["24h"], json_schema_extra={"pattern": TIME}),
     AfterValidator(_check_time),
 ]
 Columns: TypeAlias = Annotated[
@@ -107,6 +93,12 @@ class ViewBody(Body):
     shared: Shared = "private"
     """`private`: only for you; `project`: for everyone who may read the model, which needs the
     right `annotate` over it."""
+    watch: Watch | None = None
+    """What of it is shown as a metric; left out: nothing. The view must be shared with the project:
+    whoever reads the metrics reads its name."""
+
+
+_MAY_LACK: Final = frozenset({"filter", "time", "watch"})
 
 
 class ViewChange(Body):
@@ -124,11 +116,13 @@ class ViewChange(Body):
     columns: Columns | None = None
     shared: Shared | None = None
     """Only its creator can make it private again."""
+    watch: Watch | None = None
+    """Null: it is no metric."""
 
     def values(self) -> dict[str, Any]:
         """The fields that are given; null takes away what may be missing."""
         given = self.model_dump(exclude_unset=True)
-        kept = [name for name in given if given[name] is not None or name in {"filter", "time"}]
+        kept = [name for name in given if given[name] is not None or name in _MAY_LACK]
         return {name: given[name] for name in kept}
 
 
@@ -143,7 +137,7 @@ class ViewParameters(PageParameters):
 class ViewFault(Shown):
     """What is wrong with a saved view by now."""
 
-    part: Literal["filter", "sort"]
+    part: Literal["filter", "sort", "watch"]
     detail: str
     """What is wrong, as the error of a query says it."""
     known: list[str]
@@ -161,7 +155,7 @@ class CheckedView(ListedView):
     """A saved view, and whether its query still works."""
 
     faults: list[ViewFault]
-    """Empty if a query with its filter and its sort works."""
+    """Empty if a query with its filter and its sort works, and so does its watch."""
 
 
 router = Router("saved views")
@@ -177,6 +171,7 @@ async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answ
     await _keep(connection, model)
     _check_shared(access, model, body.shared)
     values = body.model_dump(exclude={"model_id"})
+    _check_watchable(values)
     await _check_question(connection, model.model, values)
     id = await saved_views.add(connection, model, values, by=access.caller.name)
     return await _answer_changed(connection, access, Action.VIEW_SAVED, model, id, status=201)
@@ -276,7 +271,8 @@ async def _answer_changed(  # noqa: PLR0917
 
 def _describe(view: SavedView) -> dict[str, Any]:
     # not its name, which may name a subject that was erased since
-    return {"view": str(view.id), "shared": view.shared, "revision": view.revision}
+    known = {"view": str(view.id), "shared": view.shared, "revision": view.revision}
+    return {**known, "watched": view.watch is not None}
 
 
 async def _check_question(
@@ -289,6 +285,8 @@ async def _check_question(
         )
     if (sort := given.get("sort")) is not None:
         await resolve_sort(connection, model, sort)
+    if (watch := given.get("watch")) is not None:
+        await check_watch(connection, model, watch)
 
 
 def _check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
@@ -306,15 +304,23 @@ def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> 
         _check_shared(access, view, kind)
     if shared == "private" and view.created_by != access.caller.name:
         raise Forbidden("Only the person who saved the view can make it private again.")
+    _check_watchable({"shared": view.shared, "watch": view.watch, **given})
+
+
+def _check_watchable(view: Mapping[str, Any]) -> None:
+    if view["watch"] is not None and view["shared"] != "project":
+        wrong = "only a view whose `shared` is `project` can be watched: share it, or send null"
+        raise Invalid.of("watch", wrong)
 
 
 async def _answer_view(
     connection: AsyncConnection, access: Access, view: SavedView, *, status: int = 200
 ) -> Answer[CheckedView]:
     faults: list[ViewFault] = []
-    for part in ("filter", "sort"):
+    question = view.model_dump(include={"filter", "sort", "watch"})
+    for part in ("filter", "sort", "watch"):
         try:
-            await _check_question(connection, view.model, {part: getattr(view, part)})
+            await _check_question(connection, view.model, {part: question[part]})
         except (Invalid, NotKept) as refused:
             known = [name for fault in refused.faults for name in fault.known]
             faults.append(ViewFault(part=part, detail=refused.detail, known=known))

@@ -276,9 +276,9 @@ def _list_erasures(by: Redaction) -> _Texts:
 
 def _list_views(by: Redaction) -> _Texts:
     here = saved_view.c
-    query = select(here.id, here.name, here.filter, here.sort, here.columns)
+    query = select(here.id, here.name, here.filter, here.sort, here.columns, here.watch)
     values: dict[str, Any] = {"name": None, "filter": None, "sort": NEWEST_FIRST, "columns": []}
-    values |= {"erased_by": by.erasure, "revision": here.revision + 1}
+    values |= {"watch": None, "erased_by": by.erasure, "revision": here.revision + 1}
     return query.where(match_models(by.reach, here.model)), values
 
 

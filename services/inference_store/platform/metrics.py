@@ -4,7 +4,7 @@ inference_store_.
 A service shows its own and those of `every` service, so that a gauge that one process never sets
 does not stand at 0 in another. Labels are bounded: values of our own lists, numbers of Kafka's
 partitions, the api's routes and a proxy's upstreams; never a model, a key, an id or anything else
-that a caller chose.
+that a caller chose. Watched views alone have names and ids, and there are few of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,6 +55,7 @@ _OWNERS: dict[str, Owner] = {
     "partitions": "ingester",
     "api": "api",
     "retention": "retention",
+    "saved": "retention",
     "ledger": "all but proxy",
 }
 
@@ -362,6 +363,17 @@ LEADING = gauge("retention_leading", "1 while this service is the leader.")
 MARKED = gauge("retention_marked", "Inferences and inputs marked but not erased yet.")
 ERASURES = gauge("retention_erasures", "Unfinished erasures, by state.", "state")
 OLDEST_ERASURE = gauge("retention_oldest_erasure_seconds", "Age of the oldest unfinished erasure.")
+
+_OF_A_VIEW = ("view", "model", "name")
+SAVED_QUERY = gauge("saved_query", "The number of a watched view; NaN: of no values.", *_OF_A_VIEW)
+SAVED_QUERY_AT = gauge(
+    "saved_query_timestamp_seconds", "Time at which this number was read.", *_OF_A_VIEW
+)
+SAVED_QUERY_FAILED = gauge(
+    "saved_query_failed",
+    "1 while a watched view has no number: its query took too long, or its names are unknown.",
+    *_OF_A_VIEW,
+)
 
 
 # The metrics of a service that has a second process: `/metrics` shows the sum of both.

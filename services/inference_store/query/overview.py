@@ -101,6 +101,8 @@ class OverviewBar(Stored):
     """Inferences that have each of the overview's `labels` as their `top_label`."""
     other_labels: int
     """Inferences that have another one."""
+    scores: list[int]
+    """Inferences in each bin of the overview's `scores`."""
 
 
 class LabelCount(Stored):
@@ -371,6 +373,7 @@ def _describe(
     top, others = list(totals)[:_LABELS], list(totals)[_LABELS:]
     places = {name: place for place, name in enumerate(top)}
     mix = _add_up(((one.bar, places.get(name, len(top))), one.weight) for one, name in by_label)
+    scores, score_mix = _bin_scores(sample)
     inferences = sum(bar["inferences"] for bar in bars)
     return Overview(
         received_from=bounds[0] if bounds else None,
@@ -390,32 +393,35 @@ def _describe(
                 latency=latencies.get(bar),
                 labels=[mix.get((bar, place), 0) for place in range(len(top))],
                 other_labels=mix.get((bar, len(top)), 0),
+                scores=[score_mix.get((bar, number), 0) for number in range(len(scores))],
             )
             for bar, (since, until) in enumerate(pairwise(bounds))
         ],
         labels=[LabelCount(label=name, inferences=totals[name]) for name in top],
         other_labels=sum(totals[name] for name in others),
-        scores=_list_scores(sample),
+        scores=scores,
         problems=_list_problems(sample),
         newest=newest,
     )
 
 
-def _list_scores(sample: Iterable[_Sampled]) -> list[ScoreBin]:
-    known = ((one.row.top_score, one.weight) for one in sample if one.row.top_score is not None)
-    scores = [(score, weight) for score, weight in known if isfinite(score)]
-    if not scores:
-        return []
-    low, high = (end(score for score, _ in scores) for end in (min, max))
+def _bin_scores(sample: Iterable[_Sampled]) -> tuple[list[ScoreBin], dict[Any, int]]:
+    """Return the bins, and how many of each bar are in which: by bar and place of the bin."""
+    known = [one for one in sample if one.row.top_score is not None and isfinite(one.row.top_score)]
+    if not known:
+        return [], {}
+    low, high = (end(one.row.top_score for one in known) for end in (min, max))
     bounds = [number / _SCORE_BINS for number in range(_SCORE_BINS + 1)]
     if low < 0 or high > 1:
         bounds = [float(bound) for bound in automatic(exact(low), exact(high), _SCORE_BINS)]
     last = len(bounds) - 2
-    bins = _add_up((min(bisect_right(bounds, score) - 1, last), n) for score, n in scores)
-    return [
-        ScoreBin(low=low, high=high, inferences=bins.get(number, 0))
-        for number, (low, high) in enumerate(pairwise(bounds))
-    ]
+    placed = [(min(bisect_right(bounds, one.row.top_score) - 1, last), one) for one in known]
+    bins = _add_up((number, one.weight) for number, one in placed)
+    ends = enumerate(pairwise(bounds))
+    return (
+        [ScoreBin(low=low, high=high, inferences=bins.get(n, 0)) for n, (low, high) in ends],
+        _add_up(((one.bar, number), one.weight) for number, one in placed),
+    )
 
 
 def _list_problems(sample: Iterable[_Sampled]) -> list[CaptureProblem]:

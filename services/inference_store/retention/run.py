@@ -53,6 +53,7 @@ from inference_store.retention.residual import (
     remove_unused_names,
 )
 from inference_store.retention.run_executor import RunExecutor
+from inference_store.retention.watched_views import OF_VIEWS, watch_views
 from inference_store.truth.awaiting import expire, join_next
 
 _log = structlog.get_logger()
@@ -324,17 +325,18 @@ _FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
 
 @asynccontextmanager
 async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIterator[None]:
-    """Set the gauges every five seconds; afterwards another service leads, and sets them."""
+    """Set the gauges every five seconds, and those of watched views when they are due; afterwards
+    another service leads, and sets them."""
     keep = {kind.setting: getattr(settings, kind.setting) for kind in RECORD_KINDS}
     metrics.LEADING.set(1)
-    async with in_background(_set_repeatedly(engine, keep)):
+    async with in_background(_set_repeatedly(engine, keep), watch_views(engine)):
         try:
             yield
         finally:
             for gauge in (metrics.LEADING, metrics.OVERDUE, *_GAUGES.values()):
                 gauge.set(0)
-            metrics.ERASURES.clear()
-            metrics.RECONCILED.clear()
+            for gauge in (metrics.ERASURES, metrics.RECONCILED, *OF_VIEWS):
+                gauge.clear()
 
 
 async def _set_repeatedly(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
@@ -390,9 +392,9 @@ async def run(
     engine = create_engine(
         settings,
         application="inference-store-retention",
-        # one each for leadership, health, gauges, the audit's chain and the ledger's outbox, three
-        # for the work
-        pool_size=max(settings.postgres_pool_size, 8),
+        # one each for leadership, health, gauges, watched views, the audit's chain and the ledger's
+        # outbox, three for the work
+        pool_size=max(settings.postgres_pool_size, 9),
     )
     blobs = Blobs(settings)
     try:

@@ -12,7 +12,9 @@ import pytest
 from inference_store.access.rights import Grant, Right
 from inference_store.api.queries import ShownOverview
 from inference_store.index import api_keys
+from inference_store.index.accounting import ReceivedReport, store_reports
 from inference_store.inference.events.event import Extras
+from inference_store.inference.producer_reports import ProducerReport
 from inference_store.query.counting import count_ended
 from tests.answer_models import check_answer
 from tests.integration.stored_inferences import NewInference, at
@@ -20,7 +22,7 @@ from tests.servers.marks import ON_CITUS
 from tests.settings import TOKEN
 
 from .conftest import Api, MakeApp, make_client
-from .people import add_quarantined, make_event, make_rejected
+from .people import PARTITION, add_quarantined, make_event, make_rejected
 
 _PATH = "/v1/models/model/overview"
 _LABELS = ("person", "person", "car", "car", "dog", "cat", "bus", "bench", "truck")
@@ -165,10 +167,13 @@ async def test_what_is_read_whole_is_exact(api: Api) -> None:
         mix = _tops(here)
         assert bar["labels"] == [mix[name] for name in shown]
         assert bar["other_labels"] == sum(mix[name] for name in ranked[6:])
+        assert sum(bar["scores"]) == sum(mix.values())
     scores = [one.predictions[0][1] for one in inferences if one.predictions]
     expected = Counter(min(int(score * 20 + 1e-9), 19) for score in scores)  # type: ignore[operator]
     assert [one["inferences"] for one in answer["scores"]] == [expected[n] for n in range(20)]
     assert (answer["scores"][3]["low"], answer["scores"][3]["high"]) == (0.15, 0.2)
+    by_bin = zip(*(bar["scores"] for bar in answer["bars"]), strict=True)
+    assert [sum(bars) for bars in by_bin] == [expected[n] for n in range(20)]
     problem = {"property": "request_problem", "value": "broken_off", "inferences": 3}
     assert answer["problems"] == [problem]
     await api.ask("/v1/models/model/inferences/count", {"filter": "request_problem = 'broken_off'"})
@@ -194,7 +199,14 @@ async def test_bad_windows_rights_and_what_waits(api: Api, make_app: MakeApp) ->
     other = make_rejected(3, make_event(3, model_id="other"), "other")
     parked = [make_rejected(n, make_event(n)) for n in (4, 5)]
     await add_quarantined(api, [*letters, other], parked)
+    report = ProducerReport(
+        producer="p", reporter="p", number=1, booted_at=at(0), reported_at=at(1),
+        seen=3, published=2, dropped={"refused": 1},
+    )  # fmt: skip
+    await api.transact(store_reports, [ReceivedReport(report, PARTITION, 0)])
     assert await _find_waiting(api) == (3, 2)
+    books = (await _read(api))["captured"]
+    assert (books["seen"], books["captured"], books["missed"]) == (3, 2, {"refused": 1})
     grants = [Grant(rights=(Right.READ,), model_id=name) for name in ("model", "other")]
     async with make_client(make_app(auth="on", api_token=TOKEN)) as guarded:
         for grant, expected in zip(grants, ((None, None), None), strict=True):
@@ -204,6 +216,7 @@ async def test_bad_windows_rights_and_what_waits(api: Api, make_app: MakeApp) ->
                 await guarded.read(_PATH, status=404)
             else:
                 assert await _find_waiting(guarded) == expected
+                assert (await _read(guarded))["captured"] is None
 
 
 async def _find_waiting(api: Api) -> tuple[Any, Any]:

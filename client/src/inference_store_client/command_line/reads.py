@@ -265,6 +265,10 @@ def _describe(overview: Any) -> Iterator[str]:
     if overview["estimated"]:
         of = f"{overview['sampled']:,} of {number:,} inferences"
         yield f"Latency, labels, scores and problems are estimated from {of}."
+    books = overview["captured"] or {"captured": 0, "missed": {}}
+    if decided := books["captured"] + sum(books["missed"].values()):
+        yield _line("captured, all models", _share(books["captured"], decided), ())
+        yield from (f"! {n:,} calls missed: {why}" for why, n in books["missed"].items())
     waiting = {name: overview[name] for name in ("dead_letters", "parked_events")}
     yield from (f"! {n:,} {name.replace('_', ' ')}" for name, n in waiting.items() if n)
     for problem in overview["problems"]:

@@ -30,6 +30,8 @@ class OverviewBar:
     labels: tuple[int, ...]
     """Inferences of each of the overview's `labels`, by their top label."""
     other_labels: int
+    scores: tuple[int, ...]
+    """Inferences in each bin of the overview's `scores`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,20 @@ class CaptureProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """What became of the calls of all models; `seen` is the sum of the others."""
+
+    since: datetime
+    """When the first producer of them started."""
+    seen: int
+    sampled_out: int
+    captured: int
+    waiting: int
+    missed: dict[str, int]
+    """By reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """What a model did in a window of time, and what needs attention."""
 
@@ -84,3 +100,5 @@ class Overview:
     dead_letters: int | None
     """None: you lack the right `admin`."""
     parked_events: int | None
+    captured: Captured | None
+    """None: you lack the right `read` over everything, or no producer reports."""

@@ -20,6 +20,7 @@ from .offsets import open_partition as open_partition
 from .offsets import store_ends as store_ends
 from .producers import FORMER_AFTER as FORMER_AFTER
 from .producers import STATES as STATES
+from .producers import Captured as Captured
 from .producers import ProducerAccount as ProducerAccount
 from .producers import ReceivedReport as ReceivedReport
 from .producers import add_sequences as add_sequences
@@ -29,4 +30,5 @@ from .producers import find_report_positions as find_report_positions
 from .producers import fold_producers as fold_producers
 from .producers import list_producers as list_producers
 from .producers import mark_silent as mark_silent
+from .producers import read_captured as read_captured
 from .producers import store_reports as store_reports

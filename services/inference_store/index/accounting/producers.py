@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
+from pydantic import Field
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -388,6 +389,51 @@ async def count_producer_states(connection: AsyncConnection) -> dict[str, int]:
     )
     running_now, ended_well, dead = counts.one()
     return {"running": running_now, "ended": ended_well, "dead": dead}
+
+
+class Captured(Stored):
+    """What became of the calls of all models, as the reports of producers say: proxies of the last
+    90 days, each since its start. `seen` is the sum of the others."""
+
+    since: datetime
+    """When the first of them started."""
+    seen: int
+    sampled_out: int
+    """Left out, because the configuration says so."""
+    captured: int
+    """Acknowledged by Kafka."""
+    waiting: int
+    """Of producers that run: not published yet."""
+    missed: dict[str, int] = Field(examples=[{"no_budget": 3}])
+    """By reason; `unsettled`: queued when its process ended, and in no spool that was found yet."""
+
+
+async def read_captured(connection: AsyncConnection) -> Captured | None:
+    """Return the sums over the reports; None: there are none."""
+    row = (await connection.execute(_CAPTURED)).one()
+    return None if row.since is None else Captured.model_validate(row)
+
+
+# What a spool's finder reports was seen before by the process that died.
+_CAPTURED = text(
+    "WITH told AS (SELECT producer, min(booted_at) AS since,"
+    " sum(seen) FILTER (WHERE reporter = producer) AS own, max(seen) AS found,"
+    " sum(sampled_out) AS sampled_out, sum(published) AS captured,"
+    " sum((SELECT sum(n::bigint) FROM jsonb_each_text(dropped) AS d (why, n))) AS dropped,"
+    " bool_and(reporter = producer AND NOT final AND NOT silent) AS runs"
+    " FROM producer_report GROUP BY producer),"
+    " summed AS (SELECT *, greatest(coalesce(own, found),"
+    " sampled_out + captured + coalesce(dropped, 0)) AS seen FROM told),"
+    " left_over AS (SELECT *, seen - sampled_out - captured - coalesce(dropped, 0) AS remaining"
+    " FROM summed),"
+    " reasons AS (SELECT why, sum(n::bigint) AS n FROM producer_report,"
+    " jsonb_each_text(dropped) AS d (why, n) GROUP BY why HAVING sum(n::bigint) > 0"
+    " UNION ALL SELECT 'unsettled', sum(remaining) FROM left_over WHERE NOT runs"
+    " HAVING sum(remaining) > 0)"
+    " SELECT min(since) AS since, sum(seen) AS seen, sum(sampled_out) AS sampled_out,"
+    " sum(captured) AS captured, coalesce(sum(remaining) FILTER (WHERE runs), 0) AS waiting,"
+    " (SELECT coalesce(jsonb_object_agg(why, n), '{}') FROM reasons) AS missed FROM left_over"
+)
 
 
 # A proxy is a new producer at every boot, so the rows would grow without end. Producers that have

@@ -145,6 +145,8 @@ saved_view = Table(
     # 'grid', 'patches', 'table', 'map'
     Column("view", CODE_POINTS, nullable=False),
     Column("columns", JSONB, nullable=False, server_default=text("'[]'")),
+    # {"every", "of"}: its number is a metric; NULL: it is not
+    Column("watch", JSONB(none_as_null=True)),
     Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("created_by", CODE_POINTS, nullable=False),
     now("created_at"),

@@ -72,7 +72,7 @@ async def aggregate(
     of = [one for one in (*(m.of for m in aggregation.measures), *groups_of) if one is not None]
     names = await find_names(connection, [*numbered], of, unknown_keys)
     measures = [
-        Measure(measure, _resolve(names, measure, f"measures[{n}]"))
+        Measure(measure, resolve_measure(names, measure, f"measures[{n}]"))
         for n, measure in enumerate(aggregation.measures)
     ]
     collector = Collector(connection, numbered, query, deadline)
@@ -105,7 +105,8 @@ async def aggregate(
     )
 
 
-def _resolve(names: FilterCheck, measure: MeasureBody, path: str) -> Operand | None:
+def resolve_measure(names: FilterCheck, measure: MeasureBody, path: str) -> Operand | None:
+    """Return what a measure is of. Raises Invalid, UnknownKey, ImpossibleComparison."""
     if measure.of is None:
         return None
     kinds, bounds, name = measure.aggregate.kinds, measure.bounds or (), measure.of.name
@@ -142,7 +143,7 @@ async def read_dimension(
     else:
         path, of = f"{path}.histogram", by.histogram
         measure = MeasureBody(function="histogram", of=of.of, bins=of.bins, bounds=of.bounds)
-        found = _resolve(names, measure, path)
+        found = resolve_measure(names, measure, path)
         assert found is not None
         operand, path = found, f"{path}.of"
     if operand.source == "prediction":

@@ -213,6 +213,27 @@ async def test_sums_stay_within_the_range_of_postgres(engine: AsyncEngine) -> No
     assert (former.given, former.dropped) == (most, most)
 
 
+async def test_captured_and_missed_add_up_over_producers(engine: AsyncEngine) -> None:
+    assert await transact(engine, accounting.read_captured) is None
+    drops: dict[str, Any] = {"dropped": {"no_budget": 2, "left": 0}}
+    reports = [
+        make_report("runs", seen=20, sampled_out=5, published=10, queued=3, **drops),
+        make_report("ended", seen=9, published=8, dropped={"no_budget": 1}, final=True),
+        # of the four that it had queued another found three
+        make_report("died", seen=10, published=6, queued=4, spooled=4),
+        make_report("died", reporter="finder", seen=3, published=2, dropped={"torn": 1}),
+    ]
+    async with engine.begin() as connection:
+        await accounting.store_reports(connection, reports)
+        captured = await accounting.read_captured(connection)
+    assert captured is not None
+    assert (captured.seen, captured.sampled_out, captured.captured) == (39, 5, 26)
+    assert captured.waiting == 3
+    assert captured.missed == {"no_budget": 3, "torn": 1, "unsettled": 1}
+    parts = captured.sampled_out + captured.captured + captured.waiting
+    assert captured.seen == parts + sum(captured.missed.values())
+
+
 async def _fold(engine: AsyncEngine, **how: int) -> int:
     return await transact(engine, accounting.fold_producers, **how)
 
