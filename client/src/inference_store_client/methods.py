@@ -485,6 +485,7 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         warn(drift.warnings)
         return drift
 
+    @asks
     async def load_ground_truth(
         self, rows: str | Path | labelling.TruthRows, *, columns: Mapping[str, str] | None = None
     ) -> TruthLoad:
