@@ -24,7 +24,7 @@ from .conftest import NARROW, WIDE
 START_SECONDS = 600.0
 MODEL = "face-detector"
 SHOWN = "prediction(label = 'face' AND score < 0.4)"
-YARD = "data_source = 'yard-camera-feed'"
+HALVES = {"f": "frame_number >= 120", "ref": "same", "rf": "frame_number < 120"}
 QUALITY = 82
 ERASED = {"filter": "top_label = '7'"}
 HEIGHT, GAP, JOINED_QUALITY = 450, 10, 72
@@ -36,7 +36,9 @@ LISTS = (
 PAGES = {
     "models": "",
     "overview": f"#/m/{MODEL}/overview",
-    "drift": f"#/m/{MODEL}/drift?ref=same&rf={urllib.parse.quote(YARD)}",
+    "evaluate": f"#/m/{MODEL}/evaluate?g=data_source",
+    "confusion": "#/m/digit-classifier/evaluate",
+    "drift": f"#/m/{MODEL}/drift?{urllib.parse.urlencode(HALVES, quote_via=urllib.parse.quote)}",
     "explore": f"#/m/{MODEL}?f={urllib.parse.quote(SHOWN)}",
     "patches": f"#/m/{MODEL}?v=patches&f={urllib.parse.quote(SHOWN)}",
     "groups": f"#/m/{MODEL}?g=data_source",
@@ -98,7 +100,8 @@ def shoot_pages(browser: Browser, running: Demo, folder: Path) -> None:
     """Write a picture of each page: wide and narrow, light and dark."""
     folder.mkdir(exist_ok=True)
     uid = _find_uid(running)
-    pages = PAGES | {"inference": f"#/m/{MODEL}?sel={uid}"}
+    one = f"#/m/{MODEL}?sel={uid}"
+    pages = PAGES | {"inference": one, "label": f"{one}&label=1"}
     for name, fragment in pages.items():
         shots = [
             _shoot(browser, running, fragment, size, scheme)

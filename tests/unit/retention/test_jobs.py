@@ -54,7 +54,7 @@ def _list_due(leader: Any) -> list[str]:
 
 def test_what_is_due_in_each_turn_and_on_schedule() -> None:
     leader: Any = _Leader()
-    assert len({job.name for job in JOBS}) == len(JOBS) == 23
+    assert len({job.name for job in JOBS}) == len(JOBS) == 24
     assert _list_due(leader) == EVERY_TURN
     leader.due.set()  # in the middle of a turn: it waits for the next
     assert _list_due(leader) == EVERY_TURN

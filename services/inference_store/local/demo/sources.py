@@ -156,7 +156,7 @@ def _take_frame(number: int) -> tuple[bytes, Sequence[tuple[str, str, str]]]:
         ("frame_number", "int", str(number)),
         ("data_source", "string", source),
         ("photograph", "string", name),
-        ("latitude", "float", str(round(latitude + number * 1e-6, 6))),
+        ("latitude", "float", str(latitude)),
         ("longitude", "float", str(longitude)),
         ("camera_position", "json", json.dumps(position)),
         ("brightness", "float", str(brightness)),

@@ -135,6 +135,7 @@ async def add_view(connection: AsyncConnection, model_id: str, number: int) -> U
         "filter": "ok",
         "sort": "-received_at",
         "view": "grid",
+        "shared": "project",
+        "watch": None,
     }
-    values |= {"shared": "project"}
     return await saved_views.add(connection, model, values, by="test")
