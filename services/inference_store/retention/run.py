@@ -108,14 +108,18 @@ async def _work_on(leader: Leader, erasure: Erasure) -> bool:
 
 async def join_truth(leader: Leader) -> None:
     """Join ground truth that came before its inference, for a few seconds; delete what waited for
-    too long."""
+    too long. If the object store is unavailable, the next turn tries again."""
     await leader.repeat(expire)
     until = time.monotonic() + _JOINING_SECONDS
-    while time.monotonic() < until:
-        await leader.check.confirm_step()
-        leader.joined = await join_next(leader.truth, leader.joined)
-        if leader.joined is None:
-            break
+    try:
+        while time.monotonic() < until:
+            await leader.check.confirm_step()
+            leader.joined = await join_next(leader.truth, leader.joined)
+            if leader.joined is None:
+                break
+    except ObjectStoreUnavailable as error:
+        count_failure("object_store")
+        _log.warning("away", action="ground_truth_waits", error=str(error)[:500])
 
 
 async def sign_waiting(leader: Leader) -> None:
