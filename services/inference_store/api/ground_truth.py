@@ -38,12 +38,9 @@ from inference_store.truth.documents import (
 )
 from inference_store.truth.intake import Intake, Outcome, batch_rows
 from inference_store.truth.rows import (
-    CSV,
     FIELDS,
     FORMATS,
     METADATA,
-    NDJSON,
-    PARQUET,
     make_item,
     read_rows,
 )
@@ -223,11 +220,7 @@ _BODY: Final = {
         "description": "Rows. Each has one of `inference_id`, `uid`, `data_hash`, `metadata.KEY`;"
         " `source` and `complete`, if they are not `human` and true; and `items` as a set has, or"
         " one item: `label`, `xmin`, `ymin`, `xmax`, `ymax`, `text`, `value`.",
-        "content": {
-            NDJSON: {"schema": {"type": "string"}},
-            CSV: {"schema": {"type": "string"}},
-            PARQUET: BINARY,
-        },
+        "content": dict.fromkeys(FORMATS, BINARY),
     }
 }
 _MEMORY_BYTES: Final = 16 * 1024 * 1024

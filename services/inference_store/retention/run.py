@@ -65,6 +65,7 @@ _log = structlog.get_logger()
 _SHARE_SECONDS: Final = 10.0
 _ERASURES_SECONDS: Final = 60.0
 _COUNTS_SECONDS: Final = 10.0
+_JOINING_SECONDS: Final = 3.0
 _RECONCILING_SECONDS: Final = 5.0
 # Longer than a request to S3 takes with its repetitions.
 _TAKEOVER_SECONDS: Final = 120.0
@@ -107,10 +108,19 @@ async def _work_on(leader: Leader, erasure: Erasure) -> bool:
 
 
 async def join_truth(leader: Leader) -> None:
-    """Join ground truth that came before its inference, some each turn; delete what waited for too
-    long."""
+    """Join ground truth that came before its inference, for a few seconds; delete what waited for
+    too long. If the object store is unavailable, the next turn tries again."""
     await leader.repeat(expire)
-    leader.joined = await join_next(leader.truth, leader.joined)
+    until = time.monotonic() + _JOINING_SECONDS
+    try:
+        while time.monotonic() < until:
+            await leader.check.confirm_step()
+            leader.joined = await join_next(leader.truth, leader.joined)
+            if leader.joined is None:
+                break
+    except ObjectStoreUnavailable as error:
+        count_failure("object_store")
+        _log.warning("away", action="ground_truth_waits", error=str(error)[:500])
 
 
 async def sign_waiting(leader: Leader) -> None:

@@ -16,7 +16,7 @@ from datetime import datetime
 from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import orjson
 
@@ -124,14 +124,10 @@ def lay_out(
         for data in waiting[:MOST_MEMBERS]:
             if keys and size + len(data) > _MOST_BYTES:
                 break
-            name = f"{_name(segment, len(keys), milliseconds)}{TRUTH_SUFFIX}"
+            name = f"{packed_capture_id(segment, len(keys), milliseconds)}{TRUTH_SUFFIX}"
             padding = pad(len(data))
             parts += (make_header(name, len(data), seconds), data, padding)
             keys.append(f"s3://{bucket}/{Member(place.key, size + BLOCK, len(data))}")
             size += BLOCK + len(data) + len(padding)
         yield place, b"".join((*parts, END)), keys
         waiting = waiting[len(keys) :]
-
-
-def _name(segment: UUID, ordinal: int, milliseconds: int) -> UUID:
-    return packed_capture_id(segment, ordinal, milliseconds)

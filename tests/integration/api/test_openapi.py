@@ -39,6 +39,7 @@ from inference_store.index.registrations import Details, put
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.cql2 import parse_text, to_json
+from inference_store.truth.rows import FORMATS
 from tests.integration.api.access.path_values import Ids, add_path_values
 from tests.integration.api.access.table import TABLE, fill_body
 from tests.integration.stored_inferences import NewInference, at, store
@@ -250,14 +251,13 @@ async def test_generated_client_calls_every_reading_route(
 def _generate_client(document: dict[str, Any], folder: Path) -> None:
     """Generate the client; a warning fails, such as one about two schemas of one name."""
     (folder / "openapi.json").write_text(json.dumps(document))
-    # which the generator sends as they are
-    files = ("application/x-ndjson", "text/csv", "application/vnd.apache.parquet")
-    bytes_of = dict.fromkeys(files, "application/octet-stream")
-    options = {"post_hooks": [], "content_type_overrides": bytes_of}
+    # the generator knows no other type of bytes
+    bytes = dict.fromkeys(FORMATS, "application/octet-stream")
+    options = {"post_hooks": [], "content_type_overrides": bytes}
     (folder / "options.json").write_text(json.dumps(options))
     command = "-m openapi_python_client generate --meta none --fail-on-warning --path openapi.json"
-    where = f"--config options.json --output-path {_PACKAGE}"
-    arguments = [sys.executable, *command.split(), *where.split()]
+    command += f" --config options.json --output-path {_PACKAGE}"
+    arguments = [sys.executable, *command.split()]
     done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
