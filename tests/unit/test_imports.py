@@ -35,7 +35,7 @@ HOMES = {
     "fastapi_offline": {"api"},
     "starlette": {"api"},
     "uvicorn": {"api", "proxy/rest.py", "platform/uvicorn_server.py"},
-    "aiohttp": {"platform/kafka.py", "access", "proxy", "local/demo"},
+    "aiohttp": {"platform/kafka.py", "access", "proxy", "replay", "local/demo"},
     "imagesize": {"proxy/capture"},
     "nanoarrow": {"export"},
     "arro3": {"export"},
@@ -46,7 +46,7 @@ HOMES = {
     "cryptography": {"erasure/log.py"},
     "sqlalchemy": {
         *("index", "query", "erasure", "export"),
-        *("operations", "api", "ingester", "retention"),
+        *("operations", "api", "ingester", "replay", "retention"),
         *("cli/keys.py", "cli/command.py", "cli/database.py", "cli/proof.py", "cli/upkeep.py"),
     },
     "alembic": {"index/migration.py"},

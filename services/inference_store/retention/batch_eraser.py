@@ -39,6 +39,7 @@ from inference_store.objects import (
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.traces import stage
+from inference_store.replay.items import forget_members
 
 from .leader import Leader
 
@@ -185,6 +186,8 @@ async def _forget(  # noqa: PLR0917
         # in the transaction that deletes their rows, of whole partitions too
         identities = [(mark.model, mark.uid) for mark in done]
         await record_batch(connection, erasure.id, erasure.scope, identities)
+        if erasure.scope == "inference":
+            await forget_members(connection, identities)
     failpoint("retention.row_delete.after")
     ERASED.labels(erasure.scope).inc(erased)
     OBJECTS_DELETED.inc(objects)
