@@ -216,6 +216,14 @@ class ReplayMark(NamedTuple):
         return {REPLAY: str(self.job), REPLAY_OF: str(self.of)}
 
     @classmethod
+    def of_id(cls, inference_id: str) -> Self | None:
+        """Return what the id of a replay says; None for another id."""
+        text = inference_id.removeprefix("replay-")
+        if len(text) == len(inference_id) or text[36:37] != "-":
+            return None
+        return cls.read(f"{text[:36]}/{text[37:]}")
+
+    @classmethod
     def read(cls, header: str | None) -> Self | None:
         """Return what a header says; None if it says nothing that can be read."""
         job, _, of = (header or "").partition("/")

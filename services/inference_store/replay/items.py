@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
-from sqlalchemy import ARRAY, any_, bindparam, func, literal, select, tuple_
+from sqlalchemy import ARRAY, any_, bindparam, func, literal, or_, select, tuple_
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -20,13 +20,26 @@ from inference_store.export import jobs
 from inference_store.export.jobs import Confirm, ExportJob
 from inference_store.export.listing import continue_question
 from inference_store.index.sidecars import Identity, among, by_model
-from inference_store.index.tables import replay_item
+from inference_store.index.tables import (
+    erasing,
+    erasure,
+    erasure_held,
+    inference,
+    metadata_key,
+    metadata_string,
+    model_key,
+    replay_item,
+)
+from inference_store.index.tables.inferences import CODE_POINTS
 from inference_store.inference.field_docs import Hidden, Stored
+from inference_store.inference.stored_requests import REPLAY_OF, ReplayMark
 from inference_store.platform.failpoints import failpoint
 from inference_store.query.deadline import Deadline
 from inference_store.query.search import find_by_time
 
-ItemState: TypeAlias = Literal["listed", "sending", "waiting", "compared", "missing", "skipped"]
+ItemState: TypeAlias = Literal[
+    "listed", "sending", "waiting", "compared", "missing", "skipped", "erased"
+]
 STATES: Final[Sequence[ItemState]] = get_args(ItemState)
 UNSETTLED: Final[Sequence[ItemState]] = ("listed", "sending", "waiting")
 _HERE: Final = replay_item.c
@@ -236,10 +249,78 @@ async def is_settled(connection: AsyncConnection, job: UUID) -> bool:
     return not await connection.scalar(select(left))
 
 
-async def forget_members(connection: AsyncConnection, identities: Iterable[Identity]) -> None:
-    """Delete what replays know of inferences that are erased, as the original or as its replay."""
+# What an erasure takes.
+
+
+async def forget_members(
+    connection: AsyncConnection, identities: Iterable[Identity], *, is_requested: bool
+) -> None:
+    """Delete what replays know of inferences that are erased, as the original or as its replay.
+
+    `is_requested`: not by a policy. Then what may still arrive of them is remembered.
+    """
     for model, uids in by_model(identities):
         of = among(replay_item, model, uids)
-        await connection.execute(replay_item.delete().where(of))
+        if is_requested:
+            coming = _HERE.state.in_(("sending", "waiting", "missing"))
+            await connection.execute(replay_item.update().where(of, coming).values(state="erased"))
+        gone = replay_item.delete().where(of, _HERE.state != "erased")
+        await connection.execute(gone)
         became = _HERE.to_uid == any_(literal(uids, ARRAY(UUID_TYPE(as_uuid=True))))
         await connection.execute(replay_item.delete().where(_HERE.to_model == model, became))
+
+
+async def find_orphaned(connection: AsyncConnection, inference_ids: Iterable[str]) -> set[str]:
+    """Return those of the ids that are of replays whose originals were erased by request, or are
+    being erased: they may not be stored."""
+    marks = {mark: id for id in inference_ids if (mark := ReplayMark.of_id(id)) is not None}
+    if not marks:
+        return set()
+    here = erasing.c
+    marked = select(here.uid).join(erasure, erasure.c.id == here.erasure)
+    marked = marked.where(
+        here.model == _HERE.model,
+        here.uid == _HERE.uid,
+        here.scope == "inference",
+        erasure.c.cause == "request",
+    )
+    query = select(_HERE.job, _HERE.uid).where(
+        tuple_(_HERE.job, _HERE.uid).in_([tuple(mark) for mark in marks]),
+        or_(_HERE.state == "erased", marked.exists()),
+    )
+    return {marks[ReplayMark(*row)] for row in await connection.execute(query)}
+
+
+async def find_replays(
+    connection: AsyncConnection, id: UUID, originals: Sequence[Identity]
+) -> list[tuple[int, list[UUID]]]:
+    """Return the stored replays of some inferences that an erasure neither has marked nor knows as
+    held, by model: those that jobs know, and those whose metadata and id say it."""
+    found: set[Identity] = set()
+    key = select(metadata_key.c.key).where(metadata_key.c.name == REPLAY_OF).scalar_subquery()
+    models = select(model_key.c.model).where(model_key.c.key == key)
+    there, here = metadata_string.c, inference.c
+    uids = [uid for _, uid in originals]
+    texts = literal([str(uid) for uid in uids], ARRAY(CODE_POINTS))
+    for model in (await connection.execute(models)).scalars():
+        named = select(there.model, there.uid).join(
+            inference, (here.model == there.model) & (here.uid == there.uid)
+        )
+        named = named.where(
+            *(there.model == model, here.model == model, there.key == key),
+            *(there.uid >= min(uids), here.uid >= min(uids)),
+            there.value == any_(texts),
+            # metadata can be edited, and ids cannot
+            here.inference_id.like("replay-%"),
+            func.right(here.inference_id, 36) == there.value,
+        )
+        found |= {(row.model, row.uid) for row in await connection.execute(named)}
+    for model, some in by_model(originals):
+        known = select(_HERE.to_model, _HERE.to_uid)
+        known = known.where(among(replay_item, model, some), _HERE.to_uid.is_not(None))
+        found |= {(row.to_model, row.to_uid) for row in await connection.execute(known)}
+    for table in (erasing, erasure_held):
+        for model, some in by_model(found):
+            ours = select(table.c.uid).where(table.c.erasure == id, among(table, model, some))
+            found -= {(model, uid) for uid in (await connection.execute(ours)).scalars()}
+    return by_model(found)

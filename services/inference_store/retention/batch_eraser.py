@@ -187,7 +187,8 @@ async def _forget(  # noqa: PLR0917
         identities = [(mark.model, mark.uid) for mark in done]
         await record_batch(connection, erasure.id, erasure.scope, identities)
         if erasure.scope == "inference":
-            await forget_members(connection, identities)
+            is_requested = erasure.cause == "request"
+            await forget_members(connection, identities, is_requested=is_requested)
     failpoint("retention.row_delete.after")
     ERASED.labels(erasure.scope).inc(erased)
     OBJECTS_DELETED.inc(objects)

@@ -17,6 +17,7 @@ from tests.integration.proxy.rest_server import upstream
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
 from tests.servers.fixtures import MakeEnvironment, MakeTopic
+from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
@@ -85,12 +86,20 @@ def _call(url: str, model: str, width: int) -> None:
 
 
 async def test_a_killed_replay_sends_each_once_and_finds_the_planted_flips(
-    service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path
+    service_environment: MakeEnvironment,
+    topic: MakeTopic,
+    minio_server: S3,
+    bucket: str,
+    tmp_path: Path,
 ) -> None:
     environment = service_environment(KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic())
     detectors = Detectors()
     async with upstream(detectors.answer) as port:
         await asyncio.to_thread(_run, environment, tmp_path, port, detectors)
+    client = minio_server.client()
+    for item in client.list_objects(bucket, recursive=True, include_version=True):
+        content = client.get_object(bucket, item.object_name, version_id=item.version_id).read()
+        assert PLANTED.encode() not in content, item.object_name
 
 
 def _run(environment: dict[str, str], folder: Path, port: int, detectors: Detectors) -> None:
@@ -162,3 +171,18 @@ def _replay_beside_kills(
         # the caller's id still finds the original alone
         found = line.ask("GET", "/models/faces/inferences/frame-3")
         assert frames[found["uid"]] == "frame-3"
+
+        body = {"inference_ids": ["frame-3"]}
+        erasure = line.ask("POST", "/models/faces/erasures", body, status=202)
+        path = f"/erasures/{erasure['id']}"
+        wait_until(
+            lambda: line.ask("GET", path)["finished_at"] is not None,
+            seconds=300,
+            what="the erasure",
+        )
+        # the original, and its replay by either model
+        assert line.ask("GET", path)["inferences"] == 3
+        assert len(line.captured("faces", 2 * len(WIDTHS) - 2)) == 2 * len(WIDTHS) - 2
+        assert len(line.captured("faces-2", len(WIDTHS) - 1)) == len(WIDTHS) - 1
+        gone = next(uid for uid, name in frames.items() if name == "frame-3")
+        assert gone not in {item["uid"] for item in line.differences(replay)}

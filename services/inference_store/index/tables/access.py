@@ -271,7 +271,7 @@ export_erased = Table(
 )
 
 # What a replay (a job of the format 'replay') sends again, and what came of it. The row goes with
-# either inference.
+# either inference, unless a replay is still to come.
 replay_item = Table(
     "replay_item",
     METADATA,
@@ -279,7 +279,8 @@ replay_item = Table(
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Column("model", Integer, nullable=False),
     # 'listed'; 'sending': noted before the call; 'waiting': called; 'compared'; 'missing': it was
-    # not captured in time; 'skipped': never sent
+    # not captured in time; 'skipped': never sent; 'erased': the original was, by request, after it
+    # was sent, and the replay had not arrived
     Column("state", CODE_POINTS, nullable=False),
     # why it was skipped
     Column("reason", CODE_POINTS),
