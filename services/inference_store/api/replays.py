@@ -155,7 +155,7 @@ class ShownReplay(Shown):
     inferences: int
     """That are to be sent, as far as they are listed."""
     counts: ReplayCounts
-    differences: ReplaySummary
+    summary: ReplaySummary
 
 
 class ShownReplayItem(ReplayItem, Shown):
@@ -370,7 +370,7 @@ async def _show(
             **{name: getattr(plan, name) for name in ("most", "rate", "tolerance")},
             "inferences": job.members,
             "counts": ReplayCounts(**counts),
-            "differences": ReplaySummary(**counts),
+            "summary": ReplaySummary(**counts),
         }
         shown.append(ShownReplay.show(job, **about))
     return shown

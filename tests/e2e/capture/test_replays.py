@@ -147,7 +147,7 @@ def _replay_beside_kills(
         marks = {f"{replay['id']}/{item['uid']}": 1 for item in originals}
         assert detectors.calls == marks
         assert done["counts"]["compared"] == len(WIDTHS)
-        summary = done["differences"]
+        summary = done["summary"]
         assert (summary["flips"], summary["disagreeing"]) == (2, 3)
         frames = {item["uid"]: item["inference_id"] for item in originals}
         differences = line.differences(replay)
@@ -167,7 +167,7 @@ def _replay_beside_kills(
         same = line.ask(
             "POST", "/models/faces/replays", {"to": {"model": "faces"}, "rate": 100}, status=202
         )
-        assert line.wait_for(same)["differences"]["disagreeing"] == 0
+        assert line.wait_for(same)["summary"]["disagreeing"] == 0
         # the caller's id still finds the original alone
         found = line.ask("GET", "/models/faces/inferences/frame-3")
         assert frames[found["uid"]] == "frame-3"
