@@ -164,7 +164,7 @@ class ShownReplayItem(ReplayItem, Shown):
     disagreement: float | None
     """0: they agree. 2 if one of them failed, 1 for another top label, and up to 1 each for the
     share of boxes, values and texts that only one has."""
-    difference: dict[str, Any] | None  # type: ignore[assignment]
+    difference: dict[str, Any] | None
     """`ok`, `label`, `score`, `latency_ms` and `tokens` have `before` and `after`; `boxes` counts
     those `matched`, `lost` and `new`; `values` and `texts` those `compared` and `different`."""
 

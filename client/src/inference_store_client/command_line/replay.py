@@ -51,19 +51,16 @@ def run_replay(options: argparse.Namespace) -> int:
         except BaseException as error:
             error.add_note(f"Replay {replay.id} stays in the store, which goes on with it.")
             raise
-        disagreeing = (item for item in done.differences() if item.disagreement)
-        rows = [
-            _make_row(item.difference or {}, item) for item in islice(disagreeing, options.limit)
-        ]
+        first = islice(done.differences(), options.limit)
+        rows = [_make_row(item.difference, item) for item in first if item.disagreement]
     print_items(rows, _COLUMNS, options)
     say(_describe(done))
     return 0
 
 
 def _show_progress(replay: Replay) -> None:
-    say(
-        f"{replay.state}: {replay.settled:,} of {replay.inferences:,}; {replay.error or 'no error'}"
-    )
+    why = f": {replay.error}" if replay.error else ""
+    say(f"{replay.state}, {replay.settled:,} of {replay.inferences:,}{why}")
 
 
 def _make_row(difference: Any, item: Any) -> dict[str, Any]:
@@ -80,10 +77,10 @@ def _make_row(difference: Any, item: Any) -> dict[str, Any]:
 
 
 def _describe(replay: Replay) -> str:
-    counts, differences = replay.counts, replay.differences
+    counts, summary = replay.counts, replay.summary
     parts = [
-        f"{differences['disagreeing']:,} of {counts['compared']:,} disagree",
-        f"{write_count(differences['flips'], 'label')} flipped",
+        f"{summary['disagreeing']:,} of {counts['compared']:,} disagree",
+        f"{write_count(summary['flips'], 'label')} flipped",
     ]
     reasons = ", ".join(f"{name}: {number:,}" for name, number in counts["reasons"].items())
     parts += [f"not sent: {counts['skipped']:,} ({reasons})"] if counts["skipped"] else []
