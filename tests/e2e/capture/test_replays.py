@@ -1,19 +1,14 @@
 """Stored requests go to another model again: each once, and the answers are compared."""
 
-import asyncio
-import base64
-import json
-import struct
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-from aiohttp import web
 
-from tests.e2e.capture.real_line import RealLine, post, read_metadata
+from tests.changed_detector import CHANGED, MODEL, ChangedDetector, call
 from tests.exchanges import png
-from tests.integration.proxy.rest_server import upstream
+from tests.http_stub import serve_http
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
 from tests.servers.fixtures import MakeEnvironment, MakeTopic
@@ -22,120 +17,92 @@ from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
 
-WIDTHS = range(1, 21)
-FLIPPED, MOVED = {3, 7}, {5}
+from .real_line import RealLine, read_metadata
+
+NUMBERS = range(1, 21)
 PLANTED = "planted-4711"
 
 
-class Detectors:
-    """Two models: the second one disagrees about the pictures of some widths. `calls`: the replays
-    that reached them, by their header."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        model = request.match_info["path"].split("/")[2]
-        if (mark := request.headers.get("inference-store-replay")) is not None:
-            self.calls[mark] += 1
-        body = json.loads(await request.read())
-        tensor = body["inputs"][0]
-        width = struct.unpack(">I", base64.b64decode(tensor["data"][0])[16:20])[0]
-        changed = model == "faces-2"
-        label = "car" if changed and width in FLIPPED else "person"
-        at = 100 if changed and width in MOVED else 1
-        box = {"xmin": at, "ymin": 2, "xmax": at + 10, "ymax": 22}
-        found = [{"label": label, "score": 0.9, **box}]
-        output = {"name": tensor["name"], "shape": [1], "datatype": "BYTES", "data": [found]}
-        return web.json_response({"model_name": model, "id": body.get("id"), "outputs": [output]})
-
-
 class Line(RealLine):
-    """A proxy, an ingester, an api, and a retention service that is killed."""
+    """A proxy, an ingester, an api, and replays."""
 
     def ask(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
         answer = httpx.request(method, f"{self.api}{path}", json=body, timeout=120)
         assert answer.status_code == status, answer.text
         return answer.json()
 
-    def wait_for(self, replay: Any) -> Any:
-        path = f"/models/faces/replays/{replay['id']}"
-        wait_until(lambda: self.ask("GET", path)["state"] == "done", seconds=300, what="the replay")
-        return self.ask("GET", path)
+    def replay(self, to: str) -> Any:
+        body = {"to": {"model": to}, "rate": 100}
+        return self.ask("POST", f"/models/{MODEL}/replays", body, status=202)
 
-    def differences(self, replay: Any) -> list[Any]:
-        path = f"/models/faces/replays/{replay['id']}/differences?limit=7"
-        page = self.ask("GET", path)
+    def wait_for(self, path: str, **members: Any) -> Any:
+        """Wait until an answer has these members; return it."""
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            found[:] = [self.ask("GET", path)]
+            return bool(members.items() <= found[0].items())
+
+        wait_until(is_there, seconds=300, what=f"{members} of {path}")
+        return found[0]
+
+    def list_differences(self, path: str) -> list[Any]:
+        page = self.ask("GET", f"{path}/differences?limit=7")
         items = list(page["items"])
         while page["next"]:
-            page = self.ask("GET", f"{path}&cursor={page['next']}")
+            page = self.ask("GET", f"{path}/differences?limit=7&cursor={page['next']}")
             items += page["items"]
         return items
 
 
-def _call(url: str, model: str, width: int) -> None:
-    listed = [{"key": "visitor", "type": "string", "value": PLANTED if width == 3 else "v"}]
-    tensor = {
-        "name": "image",
-        "shape": [1],
-        "datatype": "BYTES",
-        "data": [base64.b64encode(png(width, 1)).decode()],
-        "parameters": {"metadata": json.dumps(listed)},
-    }
-    post(f"{url}/v2/models/{model}/infer", {"id": f"frame-{width}", "inputs": [tensor]})
-
-
-async def test_a_killed_replay_sends_each_once_and_finds_the_planted_flips(
+def test_a_killed_replay_sends_each_once_and_is_erased_with_what_it_repeats(
     service_environment: MakeEnvironment,
     topic: MakeTopic,
     minio_server: S3,
     bucket: str,
     tmp_path: Path,
 ) -> None:
-    environment = service_environment(KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic())
-    detectors = Detectors()
-    async with upstream(detectors.answer) as port:
-        await asyncio.to_thread(_run, environment, tmp_path, port, detectors)
+    environment = service_environment(
+        KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic(), API_PORT=str(api_port := free_port())
+    )
+    detector = ChangedDetector()
+    rules = [{"model": "*", "task_type": "Object Detection"}]
+    with serve_http(detector.answer) as url:
+        entry = upstream_entry("one", "v2", url=url)
+        with Proxy(environment, tmp_path, [entry], rules) as proxy:
+            environment |= {"INFERENCE_STORE_REPLAY_PROXY": proxy.url}
+            with (
+                Service("ingester", environment, tmp_path) as ingester,
+                Service("api", environment, tmp_path) as api,
+            ):
+                for service in (proxy, ingester, api):
+                    service.wait_ready()
+                line = Line({"one": proxy}, f"http://127.0.0.1:{api_port}/v1")
+                for number in NUMBERS:
+                    value = PLANTED if number == 3 else "v"
+                    metadata = [{"key": "visitor", "type": "string", "value": value}]
+                    call(proxy.url, number, png(number, 1), metadata)
+                originals = line.captured(MODEL, len(NUMBERS))
+                line.ask("PUT", f"/models/{CHANGED}", {"task_type": "Object Detection"}, status=201)
+                _replay_beside_kills(environment, tmp_path, line, detector, originals)
     client = minio_server.client()
     for item in client.list_objects(bucket, recursive=True, include_version=True):
         content = client.get_object(bucket, item.object_name, version_id=item.version_id).read()
         assert PLANTED.encode() not in content, item.object_name
 
 
-def _run(environment: dict[str, str], folder: Path, port: int, detectors: Detectors) -> None:
-    rules = [{"model": "*", "task_type": "Object Detection"}]
-    entry = upstream_entry("one", "v2", url=f"http://127.0.0.1:{port}")
-    environment |= {"INFERENCE_STORE_API_PORT": str(api_port := free_port())}
-    with Proxy(environment, folder, [entry], rules) as proxy:
-        environment |= {"INFERENCE_STORE_REPLAY_PROXY": proxy.url}
-        with (
-            Service("ingester", environment, folder) as ingester,
-            Service("api", environment, folder) as api,
-        ):
-            for service in (proxy, ingester, api):
-                service.wait_ready()
-            line = Line({"one": proxy}, f"http://127.0.0.1:{api_port}/v1")
-            for width in WIDTHS:
-                _call(proxy.url, "faces", width)
-            originals = line.captured("faces", len(WIDTHS))
-            line.ask("PUT", "/models/faces-2", {"task_type": "Object Detection"}, status=201)
-            _replay_beside_kills(environment, folder, line, detectors, originals)
-
-
 def _replay_beside_kills(
-    environment: dict[str, str],
+    environment: Mapping[str, str],
     folder: Path,
     line: Line,
-    detectors: Detectors,
-    originals: list[dict[str, Any]],
+    detector: ChangedDetector,
+    originals: Sequence[Mapping[str, Any]],
 ) -> None:
-    body = {"to": {"model": "faces-2"}, "rate": 100}
-    replay = line.ask("POST", "/models/faces/replays", body, status=202)
+    replay = line.replay(CHANGED)
+    path = f"/models/{MODEL}/replays/{replay['id']}"
     # it dies before the first call, then after the last one and before it has noted any
-    retention = Service(
-        "retention", environment | {"INFERENCE_STORE_FAILPOINT": "replay.send.noted"}, folder
-    )
-    with retention:
+    failing = {**environment, "INFERENCE_STORE_FAILPOINT": "replay.send.noted"}
+    with Service("retention", failing, folder) as retention:
         for changes in (
             {"FAILPOINT": "replay.send.sent", "REPLAY_WAIT_SECONDS": "1"},
             {"FAILPOINT": None, "REPLAY_WAIT_SECONDS": "300"},
@@ -143,46 +110,33 @@ def _replay_beside_kills(
             wait_until(lambda: not retention.process.running, seconds=300, what="its death")
             retention.kill()
             retention.restart(**changes)
-        done = line.wait_for(replay)
-        marks = {f"{replay['id']}/{item['uid']}": 1 for item in originals}
-        assert detectors.calls == marks
-        assert done["counts"]["compared"] == len(WIDTHS)
-        summary = done["summary"]
+        summary = line.wait_for(path, state="done")["summary"]
+        assert detector.replays == {f"{replay['id']}/{item['uid']}": 1 for item in originals}
         assert (summary["flips"], summary["disagreeing"]) == (2, 3)
         frames = {item["uid"]: item["inference_id"] for item in originals}
-        differences = line.differences(replay)
+        differences = line.list_differences(path)
+        assert len(differences) == len(NUMBERS)
         order = [frames[item["uid"]] for item in differences]
         assert {*order[:2]} == {"frame-3", "frame-7"}
         assert order[2] == "frame-5"
         assert differences[2]["difference"]["boxes"] == {"matched": 0, "lost": 1, "new": 1}
         assert all(item["disagreement"] == 0 for item in differences[3:])
 
-        [stored] = [
-            item for item in line.captured("faces-2", 20) if item["uid"] == differences[0]["to_uid"]
-        ]
-        metadata = read_metadata(stored)
-        assert metadata["replay_of"] == differences[0]["uid"]
-        assert metadata["replay"] == replay["id"]
-        assert metadata["visitor"] in {PLANTED, "v"}
-        same = line.ask(
-            "POST", "/models/faces/replays", {"to": {"model": "faces"}, "rate": 100}, status=202
-        )
-        assert line.wait_for(same)["summary"]["disagreeing"] == 0
+        replays = {item["uid"]: item for item in line.captured(CHANGED, len(NUMBERS))}
+        first = differences[0]
+        metadata = read_metadata(replays[first["to_uid"]])
+        assert (metadata["replay_of"], metadata["replay"]) == (first["uid"], replay["id"])
+        same = f"/models/{MODEL}/replays/{line.replay(MODEL)['id']}"
+        assert line.wait_for(same, state="done")["summary"]["disagreeing"] == 0
         # the caller's id still finds the original alone
-        found = line.ask("GET", "/models/faces/inferences/frame-3")
+        found = line.ask("GET", f"/models/{MODEL}/inferences/frame-3")
         assert frames[found["uid"]] == "frame-3"
 
         body = {"inference_ids": ["frame-3"]}
-        erasure = line.ask("POST", "/models/faces/erasures", body, status=202)
-        path = f"/erasures/{erasure['id']}"
-        wait_until(
-            lambda: line.ask("GET", path)["finished_at"] is not None,
-            seconds=300,
-            what="the erasure",
-        )
+        erasure = line.ask("POST", f"/models/{MODEL}/erasures", body, status=202)
         # the original, and its replay by either model
-        assert line.ask("GET", path)["inferences"] == 3
-        assert len(line.captured("faces", 2 * len(WIDTHS) - 2)) == 2 * len(WIDTHS) - 2
-        assert len(line.captured("faces-2", len(WIDTHS) - 1)) == len(WIDTHS) - 1
-        gone = next(uid for uid, name in frames.items() if name == "frame-3")
-        assert gone not in {item["uid"] for item in line.differences(replay)}
+        line.wait_for(f"/erasures/{erasure['id']}", inferences=3, error=None)
+        line.captured(MODEL, 2 * len(NUMBERS) - 2)
+        line.captured(CHANGED, len(NUMBERS) - 1)
+        left = {frames[item["uid"]] for item in line.list_differences(path)}
+        assert left == {*frames.values()} - {"frame-3"}
