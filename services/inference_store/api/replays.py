@@ -188,10 +188,10 @@ async def request_replay(
     """Send stored requests through the proxy to a model, and compare the answers. Needs
     `read_inputs` for this model too, and `read` for the other one."""
     now = datetime.now(UTC)
-    _require_proxy(access)
     async with querying(access) as connection:
         registration = await access.find_model(connection, model_id)
         access.require_right(Right.READ_INPUTS, registration)
+        _require_proxy(access)
         target = await access.find_model(connection, body.to.model)
         filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
         window = body.received_at or Window()
@@ -265,9 +265,9 @@ async def restart_replay(
     model_id: ModelId, replay_id: UUID, connection: Writing, access: Asking
 ) -> Answer[ShownReplay]:
     """Request the same replay again under a new id, once it has ended. Everything is sent again."""
-    _require_proxy(access)
     registration, job = await _find(connection, access, model_id, replay_id)
     access.require_right(Right.READ_INPUTS, registration)
+    _require_proxy(access)
     names = await registrations.names(connection, [ReplayPlan.of(job).to_model])
     for name in names.values():
         await access.find_model(connection, name)
@@ -360,7 +360,7 @@ async def _show(
         plan, counts = plans[job.id], counted[job.id]
         asked = {name: job.document[name] for name in ("filter", "since", "until")}
         to = ReplayTarget(model=names.get(plan.to_model, "removed"), version=plan.version)
-        there = sum(counts[state] for state in STATES)
+        there = sum(counts[state] for state in STATES if state != "erased")
         counts |= {"waiting": counts["waiting"] + counts["sending"], "gone": job.members - there}
         about = asked | {
             "state": {"writing": "sending"}.get(job.state, job.state),

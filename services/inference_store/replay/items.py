@@ -7,6 +7,7 @@ that inference.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
@@ -31,6 +32,7 @@ from inference_store.index.tables import (
     replay_item,
 )
 from inference_store.index.tables.inferences import CODE_POINTS
+from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.stored_requests import REPLAY_OF, ReplayMark
 from inference_store.platform.failpoints import failpoint
@@ -46,6 +48,8 @@ _HERE: Final = replay_item.c
 _LISTED: Final = 10_000
 _SECONDS: Final = 30.0
 _WHOLE: Final = 1 << 64
+_BEHIND: Final = timedelta(days=1)
+"""How far the clock of one proxy may be behind that of another."""
 
 
 class ReplayPlan(NamedTuple):
@@ -302,13 +306,14 @@ async def find_replays(
     there, here = metadata_string.c, inference.c
     uids = [uid for _, uid in originals]
     texts = literal([str(uid) for uid in uids], ARRAY(CODE_POINTS))
+    first = uid_floor(received_at_of(min(uids)) - _BEHIND)
     for model in (await connection.execute(models)).scalars():
         named = select(there.model, there.uid).join(
             inference, (here.model == there.model) & (here.uid == there.uid)
         )
         named = named.where(
             *(there.model == model, here.model == model, there.key == key),
-            *(there.uid >= min(uids), here.uid >= min(uids)),
+            *(there.uid >= first, here.uid >= first),
             there.value == any_(texts),
             # metadata can be edited, and ids cannot
             here.inference_id.like("replay-%"),
