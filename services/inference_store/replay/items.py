@@ -113,9 +113,12 @@ async def list_some(engine: AsyncEngine, job: ExportJob, confirm: Confirm) -> No
             deadline=Deadline.after(_SECONDS),
             goes_on=job.listed_to is not None,
         )
+        replays = await _find_replayed(connection, job.model, page.uids)
     is_full = len(page.uids) == _LISTED
     position = page.uids[-1] if is_full else page.searched
-    chosen = [uid for uid in page.uids if plan.samples(uid)][: plan.most - job.members]
+    chosen = [uid for uid in page.uids if plan.samples(uid) and uid not in replays][
+        : plan.most - job.members
+    ]
     async with engine.begin() as connection:
         current = await jobs.find_job(connection, job.id, lock=True, replays=True)
         if current is None or current.state != "listing":
@@ -130,6 +133,17 @@ async def list_some(engine: AsyncEngine, job: ExportJob, confirm: Confirm) -> No
             await jobs.count_listed(connection, job.id, **counts, listed_to=position)
         if not (is_full or page.out_of_time) or job.members + len(chosen) >= plan.most:
             await jobs.move_job(connection, job.id, "writing")
+
+
+async def _find_replayed(
+    connection: AsyncConnection, model: int, uids: Sequence[UUID]
+) -> set[UUID]:
+    """Return those that are replays themselves: each is sent once, as the original."""
+    if not uids:
+        return set()
+    query = select(inference.c.uid).where(among(inference, model, uids))
+    query = query.where(inference.c.inference_id.like("replay-%"))
+    return set((await connection.execute(query)).scalars())
 
 
 async def list_next(connection: AsyncConnection, job: UUID, limit: int) -> list[UUID]:

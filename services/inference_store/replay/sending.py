@@ -46,6 +46,8 @@ _MOST: Final = 64
 _BATCH_SECONDS: Final = 2.0
 _AT_ONCE: Final = 4
 _CALL_SECONDS: Final = 60.0
+_LATEST_SECONDS: Final = 30.0
+"""After that no call of a batch begins: the service has to look around."""
 _CONNECT_SECONDS: Final = 5.0
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """Of a blob, and of the blobs of a batch after the first."""
@@ -78,14 +80,15 @@ async def send_some(
         return 0.0
     noted = await note_sending(engine, job.id, list(requests), confirm)
     began = time.monotonic()
-    outcomes = await _send_all(url, job.id, plan.rate, {uid: requests[uid] for uid in noted})
+    outcomes, is_away = await _send_all(
+        url, job.id, plan.rate, {uid: requests[uid] for uid in noted}
+    )
     failpoint("replay.send.sent")
     async with engine.begin() as connection:
         await change_items(connection, job.id, outcomes)
     failpoint("replay.send.after")
-    unsent = sum(values["state"] == "listed" for values in outcomes.values())
-    if unsent:
-        raise Unavailable(f"the proxy {url} cannot be reached")
+    if is_away:
+        raise Unavailable(f"the proxy {url} cannot be reached, or does not answer")
     return max(0.0, len(noted) / plan.rate - (time.monotonic() - began))
 
 
@@ -137,9 +140,9 @@ def _rebuild(
 
 async def _send_all(
     url: str, job: UUID, rate: float, requests: Mapping[UUID, Request]
-) -> dict[UUID, dict[str, Any]]:
-    """Send them at the rate, a few at once; return what is to be noted of each. One that cannot
-    have reached the proxy is listed again."""
+) -> tuple[dict[UUID, dict[str, Any]], bool]:
+    """Send them at the rate, a few at once; return what is to be noted of each, and whether the
+    proxy is away. What cannot have reached it is listed again."""
     outcomes: dict[UUID, dict[str, Any]] = {}
     at_once, began = asyncio.Semaphore(_AT_ONCE), time.monotonic()
     timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS, sock_connect=_CONNECT_SECONDS)
@@ -150,7 +153,7 @@ async def _send_all(
         await asyncio.sleep(began + place / rate - time.monotonic())
         async with at_once:
             outcomes[uid] = {"state": "listed"}
-            if is_away:
+            if is_away or time.monotonic() - began > _LATEST_SECONDS:
                 return
             try:
                 status = await _send(session, url, ReplayMark(job, uid), requests[uid])
@@ -160,6 +163,7 @@ async def _send_all(
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 _log.warning("replayed call failed", action="replay_failed", error=str(error)[:500])
                 status = None  # the proxy may have it: what it captured tells
+                is_away = isinstance(error, TimeoutError)
             outcomes[uid] = {"state": "waiting", "http_status": status}
 
     connector = aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True)
@@ -169,7 +173,7 @@ async def _send_all(
     ):
         for place, uid in enumerate(requests):
             group.create_task(send(place, uid))
-    return outcomes
+    return outcomes, is_away
 
 
 async def _send(

@@ -37,6 +37,8 @@ async def api(make_app: MakeApp) -> AsyncIterator[Api]:
                 for n, name in enumerate(names)
             ),
             NewInference("bare", at(9)),
+            # it is not sent again
+            NewInference(ReplayMark(UUID(int=1), UUID(int=2)).inference_id, at(10)),
         )
         await client.store(NewInference("else", at(1), model_id="other"))
         yield client
