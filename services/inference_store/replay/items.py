@@ -116,9 +116,8 @@ async def list_some(engine: AsyncEngine, job: ExportJob, confirm: Confirm) -> No
         replays = await _find_replayed(connection, job.model, page.uids)
     is_full = len(page.uids) == _LISTED
     position = page.uids[-1] if is_full else page.searched
-    chosen = [uid for uid in page.uids if plan.samples(uid) and uid not in replays][
-        : plan.most - job.members
-    ]
+    chosen = [uid for uid in page.uids if plan.samples(uid) and uid not in replays]
+    chosen = chosen[: plan.most - job.members]
     async with engine.begin() as connection:
         current = await jobs.find_job(connection, job.id, lock=True, replays=True)
         if current is None or current.state != "listing":

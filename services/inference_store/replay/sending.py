@@ -80,9 +80,8 @@ async def send_some(
         return 0.0
     noted = await note_sending(engine, job.id, list(requests), confirm)
     began = time.monotonic()
-    outcomes, is_away = await _send_all(
-        url, job.id, plan.rate, {uid: requests[uid] for uid in noted}
-    )
+    calls = {uid: requests[uid] for uid in noted}
+    outcomes, is_away = await _send_all(url, job.id, plan.rate, calls)
     failpoint("replay.send.sent")
     async with engine.begin() as connection:
         await change_items(connection, job.id, outcomes)
@@ -157,13 +156,13 @@ async def _send_all(
                 return
             try:
                 status = await _send(session, url, ReplayMark(job, uid), requests[uid])
-            except aiohttp.ClientConnectorError:
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
                 is_away = True
                 return
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 _log.warning("replayed call failed", action="replay_failed", error=str(error)[:500])
                 status = None  # the proxy may have it: what it captured tells
-                is_away = isinstance(error, TimeoutError)
+                is_away = is_away or isinstance(error, TimeoutError)
             outcomes[uid] = {"state": "waiting", "http_status": status}
 
     connector = aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True)
