@@ -79,7 +79,7 @@ _NOT_SENT: Final = re.compile(
     "host|content-(?:length|encoding)|transfer-encoding|connection|keep-alive|te|trailer|upgrade"
     "|expect|proxy-.*|forwarded|x-forwarded-.*|authorization|cookie|inference-store-replay"
 )
-_HEADER: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER: Final = re.compile(r"[a-z0-9!#$%&'+*.^_`|~-]+")
 _UNWRITABLE: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 # Nothing but inference is asked for: a stored path may be a stranger's.
 _V2: Final = re.compile(

@@ -15,8 +15,7 @@ from sqlalchemy import ARRAY, any_, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.export.jobs import ExportJob
-from inference_store.index.tables import inference
-from inference_store.index.tables.inferences import CODE_POINTS
+from inference_store.index.tables import CODE_POINTS, inference
 from inference_store.inference.events import uid_floor
 from inference_store.inference.metadata import decode_entries
 from inference_store.inference.stored_requests import ReplayMark

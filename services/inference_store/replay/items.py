@@ -22,6 +22,7 @@ from inference_store.export.jobs import Confirm, ExportJob
 from inference_store.export.listing import continue_question
 from inference_store.index.sidecars import Identity, among, by_model
 from inference_store.index.tables import (
+    CODE_POINTS,
     erasing,
     erasure,
     erasure_held,
@@ -31,7 +32,6 @@ from inference_store.index.tables import (
     model_key,
     replay_item,
 )
-from inference_store.index.tables.inferences import CODE_POINTS
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.stored_requests import REPLAY_OF, ReplayMark

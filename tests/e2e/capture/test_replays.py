@@ -21,6 +21,10 @@ from .real_line import RealLine, read_metadata
 
 NUMBERS = range(1, 21)
 PLANTED = "planted-4711"
+REPLAY_FAILPOINTS = tuple(
+    f"replay.send.{moment}" for moment in ("before", "noted", "sent", "after")
+)
+"""Where the retention service is killed."""
 
 
 class Line(RealLine):
@@ -91,6 +95,13 @@ def test_a_killed_replay_sends_each_once_and_is_erased_with_what_it_repeats(
         assert PLANTED.encode() not in content, item.object_name
 
 
+def _die(retention: Service, **changes: str | None) -> None:
+    """Wait until it is killed, and start it again."""
+    wait_until(lambda: not retention.process.running, seconds=300, what="its death")
+    retention.kill()
+    retention.restart(**changes)
+
+
 def _replay_beside_kills(
     environment: Mapping[str, str],
     folder: Path,
@@ -100,16 +111,13 @@ def _replay_beside_kills(
 ) -> None:
     replay = line.replay(CHANGED)
     path = f"/models/{MODEL}/replays/{replay['id']}"
-    # it dies before the first call, then after the last one and before it has noted any
-    failing = {**environment, "INFERENCE_STORE_FAILPOINT": "replay.send.noted"}
+    before, noted, sent, after = REPLAY_FAILPOINTS
+    failing = {**environment, "INFERENCE_STORE_FAILPOINT": before}
     with Service("retention", failing, folder) as retention:
-        for changes in (
-            {"FAILPOINT": "replay.send.sent", "REPLAY_WAIT_SECONDS": "1"},
-            {"FAILPOINT": None, "REPLAY_WAIT_SECONDS": "300"},
-        ):
-            wait_until(lambda: not retention.process.running, seconds=300, what="its death")
-            retention.kill()
-            retention.restart(**changes)
+        # it dies before the first call, twice, then after the last one, before it has noted any
+        _die(retention, FAILPOINT=noted)
+        _die(retention, FAILPOINT=sent, REPLAY_WAIT_SECONDS="1")
+        _die(retention, FAILPOINT=None, REPLAY_WAIT_SECONDS="300")
         summary = line.wait_for(path, state="done")["summary"]
         assert detector.replays == {f"{replay['id']}/{item['uid']}": 1 for item in originals}
         assert (summary["flips"], summary["disagreeing"]) == (2, 3)
@@ -126,8 +134,12 @@ def _replay_beside_kills(
         first = differences[0]
         metadata = read_metadata(replays[first["to_uid"]])
         assert (metadata["replay_of"], metadata["replay"]) == (first["uid"], replay["id"])
+        retention.stop()
+        retention.restart(FAILPOINT=after)
         same = f"/models/{MODEL}/replays/{line.replay(MODEL)['id']}"
+        _die(retention, FAILPOINT=None)
         assert line.wait_for(same, state="done")["summary"]["disagreeing"] == 0
+        assert max(detector.replays.values()) == 1
         # the caller's id still finds the original alone
         found = line.ask("GET", f"/models/{MODEL}/inferences/frame-3")
         assert frames[found["uid"]] == "frame-3"
