@@ -14,6 +14,7 @@ import yaml
 
 from inference_store.api.answer import list_kinds
 from inference_store.platform.failpoints import FAILPOINTS
+from tests.e2e.capture.test_replays import REPLAY_FAILPOINTS
 from tests.e2e.faults.deletion.test_kills import DELETION_FAILPOINTS
 from tests.e2e.faults.test_ingester_failpoints import INGESTER_FAILPOINTS
 from tests.integration.api.test_edits_and_erasures import PLACES
