@@ -1,14 +1,18 @@
 """Stored requests go to another model again: each once, and the answers are compared."""
 
+import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from inference_store_client import Store
 from tests.changed_detector import CHANGED, MODEL, ChangedDetector, call
 from tests.exchanges import png
 from tests.http_stub import serve_http
+from tests.integration.client.istore import Istore
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
 from tests.servers.fixtures import MakeEnvironment, MakeTopic
@@ -95,6 +99,23 @@ def test_a_killed_replay_sends_each_once_and_is_erased_with_what_it_repeats(
         assert PLANTED.encode() not in content, item.object_name
 
 
+def _replay_by_the_client(line: Line, home: Path) -> None:
+    address, seen = line.api.removesuffix("/v1"), list[str]()
+    with Store(address, "-") as store:
+        asked = store.model(MODEL).replay("inference_id = 'frame-7'", to=CHANGED, rate=100)
+        done = asked.wait(progress=lambda replay: seen.append(replay.state))
+        [item] = done.differences()
+        assert item.difference is not None
+        assert item.difference["label"]["flipped"]
+        assert not [*done.differences("skipped", "missing")]
+    assert {*seen} <= {"pending", "listing", "sending"}
+    words = ("replay", MODEL, "--to", CHANGED, "--filter", "inference_id IN ('frame-5', 'frame-6')")
+    ran = asyncio.run(Istore(address, home).run(*words))
+    assert ran.returncode == 0, ran.stderr
+    assert "1 of 2 disagree; 0 labels flipped" in ran.stderr
+    assert json.loads(ran.stdout)["boxes_lost"] == 1
+
+
 def _die(retention: Service, **changes: str | None) -> None:
     """Wait until it is killed, and start it again."""
     wait_until(lambda: not retention.process.running, seconds=300, what="its death")
@@ -139,6 +160,7 @@ def _replay_beside_kills(
         same = f"/models/{MODEL}/replays/{line.replay(MODEL)['id']}"
         _die(retention, FAILPOINT=None)
         assert line.wait_for(same, state="done")["summary"]["disagreeing"] == 0
+        _replay_by_the_client(line, folder)
         assert max(detector.replays.values()) == 1
         # the caller's id still finds the original alone
         found = line.ask("GET", f"/models/{MODEL}/inferences/frame-3")
@@ -149,6 +171,6 @@ def _replay_beside_kills(
         # the original, and its replay by either model
         line.wait_for(f"/erasures/{erasure['id']}", inferences=3, error=None)
         line.captured(MODEL, 2 * len(NUMBERS) - 2)
-        line.captured(CHANGED, len(NUMBERS) - 1)
+        line.captured(CHANGED, len(NUMBERS) + 2)
         left = {frames[item["uid"]] for item in line.list_differences(path)}
         assert left == {*frames.values()} - {"frame-3"}
