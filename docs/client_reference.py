@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 # Types that both halves of the client fill in: `InferenceT`.
-_PARAMETERS: Final = re.compile(r"\b(Export|Groups|Inference|Inferences|Model)T\b")
+_PARAMETERS: Final = re.compile(r"\b(Export|Groups|Inference|Inferences|Model|Replay)T\b")
 Row: TypeAlias = tuple[str, str]
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 SOURCE: Final = Path(__file__).parents[1] / "client" / "src" / "inference_store_client"
@@ -26,6 +26,7 @@ _CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "DatasetSummary": ("datasets/summary.py:DatasetSummary",),
     "Inference": ("values/inference.py:InferenceFields", "methods.py:InferenceMethods"),
     "Export": ("values/exports.py:ExportFields", "methods.py:ExportMethods"),
+    "Replay": ("values/replays.py:ReplayFields", "replaying.py:ReplayMethods"),
     "Blob": ("blob.py:Blob",),
     "Retries": ("settings.py:Retries",),
     "Question": ("question.py:QuestionOptions",),

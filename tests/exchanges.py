@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
-from inference_store.proxy.capture.stored_request import write
+from inference_store.inference.stored_requests import write
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.documents import decoded

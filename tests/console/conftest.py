@@ -103,6 +103,8 @@ def console(
         KAFKA_TOPIC=topic,
         API_PORT=str(port),
         CERTIFICATE_KEY=SIGNING.pem,
+        # where `test_replays.py` starts one
+        REPLAY_PROXY=f"http://127.0.0.1:{free_port()}",
         # an event that lacks an object is soon a dead letter
         INGESTER_PARKED_GIVE_UP_SECONDS="1",
     )

@@ -105,7 +105,7 @@ def publish_sequence(console: Console, *numbers: int, arrived: int) -> None:
 
     def list_arrived() -> list[int]:
         producers = console.ask("GET", "/v1/accounting")["producers"]
-        return [account["arrived"] for account in producers]
+        return [each["arrived"] for each in producers if each["producer"] == PRODUCER]
 
     run_beside(publish())
     wait_until(lambda: list_arrived() == [arrived], seconds=180, what="the producer")

@@ -14,6 +14,7 @@ import yaml
 
 from inference_store.api.answer import list_kinds
 from inference_store.platform.failpoints import FAILPOINTS
+from tests.e2e.capture.test_replays import REPLAY_FAILPOINTS
 from tests.e2e.faults.deletion.test_kills import DELETION_FAILPOINTS
 from tests.e2e.faults.test_ingester_failpoints import INGESTER_FAILPOINTS
 from tests.integration.api.test_edits_and_erasures import PLACES
@@ -36,7 +37,7 @@ HOMES = {
     "fastapi_offline": {"api"},
     "starlette": {"api"},
     "uvicorn": {"api", "proxy/rest.py", "platform/uvicorn_server.py"},
-    "aiohttp": {"platform/kafka.py", "access", "proxy", "local/demo"},
+    "aiohttp": {"platform/kafka.py", "access", "proxy", "replay", "local/demo"},
     "imagesize": {"proxy/capture"},
     "nanoarrow": {"export", "truth/rows.py"},
     "arro3": {"export", "truth/rows.py"},
@@ -47,7 +48,7 @@ HOMES = {
     "cryptography": {"erasure/log.py"},
     "sqlalchemy": {
         *("index", "query", "erasure", "export"),
-        *("operations", "api", "ingester", "retention", "truth"),
+        *("operations", "api", "ingester", "replay", "retention", "truth"),
         *("cli/keys.py", "cli/command.py", "cli/database.py", "cli/proof.py", "cli/upkeep.py"),
     },
     "alembic": {"index/migration.py"},
@@ -164,6 +165,7 @@ def test_no_pattern_has_one() -> None:
 CHAINS = [
     *(DELETION_FAILPOINTS, INGESTER_FAILPOINTS, PLACES, LEDGER_FAILPOINTS, ORPHAN_FAILPOINTS),
     *(REBUILD_FAILPOINTS, EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS, COPY_FAILPOINTS),
+    *REPLAY_FAILPOINTS,
 ]
 
 

@@ -15,6 +15,7 @@ from .errors import NotFound as NotFound
 from .errors import NotIncluded as NotIncluded
 from .errors import Redirected as Redirected
 from .errors import Refused as Refused
+from .errors import ReplayFailed as ReplayFailed
 from .errors import SettingsError as SettingsError
 from .errors import SignInFailed as SignInFailed
 from .errors import StoreError as StoreError
@@ -57,6 +58,7 @@ from .sync import Groups as Groups
 from .sync import Inference as Inference
 from .sync import Inferences as Inferences
 from .sync import Model as Model
+from .sync import Replay as Replay
 from .sync import Store as Store
 from .tables import Rows as Rows
 
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from .asynchronous import AsyncInference as AsyncInference
     from .asynchronous import AsyncInferences as AsyncInferences
     from .asynchronous import AsyncModel as AsyncModel
+    from .asynchronous import AsyncReplay as AsyncReplay
     from .asynchronous import AsyncStore as AsyncStore
 
 

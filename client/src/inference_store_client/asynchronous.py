@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from inference_store_client import methods
+from inference_store_client import methods, replaying
 from inference_store_client.http_clients import open_http
 from inference_store_client.settings import ClientSettings
 from inference_store_client.transport import TIMEOUT, Awaited, HttpTransport, Jobs
@@ -91,10 +91,15 @@ class AsyncInferences(methods.InferencesMethods[AsyncInference, AsyncGroups, Asy
         return self.stream()
 
 
-class AsyncModel(methods.ModelMethods[AsyncInference, AsyncInferences], Awaited):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncReplay(replaying.ReplayMethods["AsyncReplay"], Awaited):
+    """A replay as it was when it was read; each method asks the store again."""
+
+
+class AsyncModel(methods.ModelMethods[AsyncInference, AsyncInferences, AsyncReplay], Awaited):
     """One model of the store. Making one asks nothing."""
 
-    _inference, _inferences = AsyncInference, AsyncInferences
+    _inference, _inferences, _replay = AsyncInference, AsyncInferences, AsyncReplay
 
 
 class AsyncStore(

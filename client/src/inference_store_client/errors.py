@@ -29,6 +29,10 @@ class FilterError(StoreError, TypeError):
     """A use of an expression that Python would read as something else; it names the remedy."""
 
 
+class ReplayFailed(StoreError):
+    """A replay failed, or was cancelled."""
+
+
 class ExportFailed(StoreError):
     """An export failed, or its parts are deleted or damaged."""
 

@@ -35,6 +35,7 @@ from inference_store_client.evaluating import EvaluationOptions, evaluate
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
+from inference_store_client.replaying import ReplayT, request_replay
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.settings import (
     DEFAULT_RETRIES,
@@ -422,10 +423,11 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
         return f"{type(self).__name__}({self._question.describe()})"
 
 
-class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
+class ModelMethods(Asking, Generic[InferenceT, InferencesT, ReplayT]):
     """One model of the store."""
 
     _inference: type[InferenceT]
+    _replay: type[ReplayT]
     _inferences: Callable[[Transport, Question], InferencesT]
 
     def __init__(self, transport: Transport, model_id: str) -> None:
@@ -496,6 +498,33 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         rows call these, `{"label": "class"}`. What comes before its inference waits for it.
         """
         return await labelling.load(self._transport, self.model_id, rows, columns or {})
+
+    @asks
+    async def replay(
+        self,
+        filter: Filter | None = None,
+        *,
+        to: str,
+        version: str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        sample: float | None = None,
+        most: int | None = None,
+        rate: float | None = None,
+        tolerance: float | None = None,
+    ) -> ReplayT:
+        """Let the store send what matches to the model `to` again, and compare the answers.
+
+        `sample`: a share of the matches, the same ones each time; `most`: inferences, 1,000 if left
+        out; `rate`: calls a second, 5 if left out; `tolerance`: of numbers. It needs the rights
+        `export` and `read_inputs`.
+        """
+        question = Question.make("", filter, {"since": since, "until": until})
+        target = {"model": to} if version is None else {"model": to, "version": version}
+        numbers = {"sample": sample, "most": most, "rate": rate, "tolerance": tolerance}
+        body = {**question.list_conditions(), "to": target, **numbers}
+        members = await request_replay(self._transport, self.model_id, body)
+        return self._maker(self._replay)(members)
 
     @asks
     async def registration(self) -> Registration:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from inference_store_client import methods
+from inference_store_client import methods, replaying
 from inference_store_client.http_clients import open_http
 from inference_store_client.settings import ClientSettings
 from inference_store_client.transport import MOST_JOBS, TIMEOUT, Blocking, HttpTransport, Jobs, run
@@ -91,10 +91,15 @@ class Inferences(methods.InferencesMethods[Inference, Groups, Export], Blocking)
         return self.stream()
 
 
-class Model(methods.ModelMethods[Inference, Inferences], Blocking):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay(replaying.ReplayMethods["Replay"], Blocking):
+    """A replay as it was when it was read; each method asks the store again."""
+
+
+class Model(methods.ModelMethods[Inference, Inferences, Replay], Blocking):
     """One model of the store. Making one asks nothing."""
 
-    _inference, _inferences = Inference, Inferences
+    _inference, _inferences, _replay = Inference, Inferences, Replay
 
 
 class Store(methods.StoreMethods[Model, Inferences, Export, httpx.Client], Blocking):

@@ -54,6 +54,11 @@ export const LISTS: List[] = [
     docs: "how-to/export-jobs.html", page: () => import("../pages/Exports.svelte"),
   },
   {
+    name: "replays", title: "Replays", right: "export",
+    about: "Stored requests sent to a model again, and what the answers disagree in.",
+    docs: "how-to/replay.html", page: () => import("../pages/Replays.svelte"),
+  },
+  {
     name: "certificates", title: "Certificates", group: "Prove", right: "read",
     about: "Signed and chained proofs of what was erased.",
     docs: "how-to/proof.html", page: () => import("../pages/Certificates.svelte"),

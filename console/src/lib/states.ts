@@ -7,7 +7,7 @@ const TONES: Record<Exclude<Tone, "plain">, string[]> = {
   bad: ["failed", "open", "dead"],
   warn: ["partly_held", "parked", "unreported", "stale"],
   busy: [
-    ...["pending", "listing", "writing", "marking", "deleting_objects", "verifying", "deleting_rows", "certifying"],
+    ...["pending", "listing", "writing", "sending", "marking", "deleting_objects", "verifying", "deleting_rows", "certifying"],
     ...["giving_up", "cancelling", "running", "redrive"],
   ],
 };

@@ -40,7 +40,7 @@ RIGHTS: Final[dict[Right, str]] = {
     Right.ANNOTATE: "Tag inferences; add, change and remove their metadata; save, change and"
     " delete views for the model's project.",
     Right.EXPORT: "Export inferences: stream all that match, or have them written to the bucket as"
-    " files; see, download and cancel the exports of others.",
+    " files, or sent to a model again; see, download and cancel the exports of others.",
     Right.DELETE: "Erase inferences.",
     Right.HOLD: "Place and lift legal holds.",
     Right.ADMIN: "Register models, set retention policies, decide on dead letters and parked"
@@ -249,6 +249,8 @@ class Action(StrEnum):
     EXPORT_REQUESTED = "export_requested"
     EXPORT_CANCELLED = "export_cancelled"
     EXPORT_READ = "export_read"
+    REPLAY_REQUESTED = "replay_requested"
+    REPLAY_CANCELLED = "replay_cancelled"
     DEAD_LETTER_READ = "dead_letter_read"
     DEAD_LETTER_REDRIVEN = "dead_letter_redriven"
     DEAD_LETTERS_REDRIVEN = "dead_letters_redriven"
@@ -295,6 +297,8 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.EXPORT_REQUESTED: "An export was requested; `detail` has its id, and its `blobs`.",
     Action.EXPORT_CANCELLED: "An export was cancelled, or its parts were deleted.",
     Action.EXPORT_READ: "Links to parts of an export were given out, or one was downloaded.",
+    Action.REPLAY_REQUESTED: "Inferences are sent again; `detail` has the id, and the model `to`.",
+    Action.REPLAY_CANCELLED: "A replay was cancelled.",
     Action.DEAD_LETTER_READ: "The bytes of a dead letter were read.",
     Action.DEAD_LETTER_REDRIVEN: "A dead letter was redriven.",
     Action.DEAD_LETTERS_REDRIVEN: "Several were; `detail` says which were chosen, and how many.",

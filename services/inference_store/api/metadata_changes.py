@@ -28,6 +28,7 @@ from inference_store.inference.metadata import (
     type_named,
 )
 from inference_store.inference.nearest import shortened
+from inference_store.inference.stored_requests import REPLAY_OF
 
 
 def _read_value(value: Any) -> str | None:
@@ -171,6 +172,8 @@ def check_change(
     for number, item in enumerate(items):
         _check_item(f"metadata[{number}]", item, caps)
     removed = frozenset(map(_resolve_alias, remove))
+    if REPLAY_OF in removed | {item.key for item in items}:
+        raise Invalid.of("metadata", f"{REPLAY_OF} cannot be changed: erasures go by it")
     if len({_resolve_alias(item.key) for item in items} - removed) < len(items):
         raise Invalid.of("metadata", "each key may be given once")
     document: Json = [item.model_dump() for item in items]

@@ -75,6 +75,8 @@ class Features(Shown):
     """False: blobs can be read through the api only."""
     thumbnails: bool
     """Whether thumbnails of inputs are made."""
+    replays: bool
+    """Whether stored requests can be sent again."""
     read_replica: bool
     """Whether a replica answers queries, which may lag behind."""
 
@@ -185,6 +187,7 @@ async def get_me(access: Asking) -> Answer[ShownCaller]:
                 oidc=is_on and to.oidc_issuer is not None,
                 presigned_urls=to.presigned_urls == "on",
                 thumbnails=to.thumbnail_processes > 0,
+                replays=to.replay_proxy is not None,
                 read_replica=to.postgres_read_dsn is not None,
             ),
             version=version("inference-store"),

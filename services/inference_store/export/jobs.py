@@ -29,6 +29,7 @@ from inference_store.index.tables import (
     export_job,
     export_part,
     registration,
+    replay_item,
 )
 from inference_store.inference.errors import Invalid, NotFound
 from inference_store.inference.events import StorageKey
@@ -45,6 +46,8 @@ UNFINISHED: Final[Sequence[State]] = ("pending", "listing", "writing")
 """States in which parts are still to be written."""
 REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
 """States of exports whose parts are deleted."""
+REPLAY: Final = "replay"
+"""The format of jobs that send their members again instead of writing them (`replay/`)."""
 _HERE: Final = export_job.c
 _LOCK: Final = 7_302_042
 _PAGE_BYTES: Final = 1_048_576
@@ -60,7 +63,7 @@ class ExportJob(Stored):
     id: UUID
     model: Hidden[int]
     format: str
-    """parquet, arrow, csv, jsonl, webdataset or chariot."""
+    """parquet, arrow, csv, jsonl, webdataset or chariot; of a replay `replay`."""
     document: Hidden[Mapping[str, Any]]
     """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
     `blobs`; once it has begun `keys`, which give its parts the same columns. Both forms of the
@@ -130,12 +133,17 @@ async def request_export(connection: AsyncConnection, new_export: NewExport) -> 
 
 
 async def find_job(
-    connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING, lock: bool = False
+    connection: AsyncConnection,
+    id: UUID,
+    *,
+    within: AccessScope = EVERYTHING,
+    lock: bool = False,
+    replays: bool = False,
 ) -> ExportJob | None:
-    """Return an export of a model in the scope. `lock`: against change until the transaction
-    ends."""
+    """Return an export, or a replay, of a model in the scope. `lock`: against change until the
+    transaction ends."""
     query = select(*_COLUMNS).where(_HERE.id == id, match_models(within, _HERE.model))
-    query = query.where(_is_registered())
+    query = query.where(_is_registered(), _is_replay(replays))
     jobs = await _read_jobs(connection, query.with_for_update() if lock else query)
     return jobs[0] if jobs else None
 
@@ -148,11 +156,14 @@ async def list_jobs(
     before: tuple[datetime, UUID] | None = None,
     limit: int = 100,
     within: AccessScope = EVERYTHING,
+    replays: bool = False,
 ) -> tuple[list[ExportJob], bool]:
-    """Return exports, the newest first, and whether there are more; `before`: (requested_at, id) of
-    the last one of a page. A page whose filters are large has fewer than `limit`."""
+    """Return exports, or replays, the newest first, and whether there are more; `before`:
+    (requested_at, id) of the last one of a page. A page whose filters are large has fewer than
+    `limit`."""
     size = func.octet_length(cast(_HERE.document, Text))
     query = select(_HERE.id, size).where(match_models(within, _HERE.model), _is_registered())
+    query = query.where(_is_replay(replays))
     if model is not None:
         query = query.where(_HERE.model == model)
     if states is not None:
@@ -175,6 +186,10 @@ async def _read_jobs(connection: AsyncConnection, query: Select[Any]) -> list[Ex
 def _is_registered() -> ColumnElement[bool]:
     """Return the condition of exports whose model was not removed; those of others go."""
     return select(registration.c.model).where(registration.c.model == _HERE.model).exists()
+
+
+def _is_replay(replays: bool) -> ColumnElement[bool]:
+    return _HERE.format == REPLAY if replays else _HERE.format != REPLAY
 
 
 async def list_unfinished(connection: AsyncConnection) -> list[ExportJob]:
@@ -294,10 +309,12 @@ async def mark_stale(connection: AsyncConnection, id: UUID) -> bool:
     return bool((await connection.execute(done.values(state="stale"))).rowcount)
 
 
-async def delay_job(connection: AsyncConnection, id: UUID, error: str, *, seconds: float) -> None:
-    """Record why a job waits, and that it goes on after some seconds."""
+async def delay_job(
+    connection: AsyncConnection, id: UUID, error: str | None, *, seconds: float
+) -> None:
+    """Record why a job waits, if for an error, and that it goes on after some seconds."""
     later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    values = {"error": error[:MOST_ERROR_CHARACTERS], "retry_at": later}
+    values = {"error": error and error[:MOST_ERROR_CHARACTERS], "retry_at": later}
     await _update(connection, id, STATES, values)
 
 
@@ -317,6 +334,7 @@ async def delete_old_jobs(connection: AsyncConnection, *, older_than_seconds: fl
     ids = list((await connection.execute(query.limit(_MOST_REMOVED))).scalars())
     for table in (export_part, export_download, export_erased):
         await connection.execute(table.delete().where(table.c.export.in_(ids)))
+    await connection.execute(replay_item.delete().where(replay_item.c.job.in_(ids)))
     await connection.execute(export_job.delete().where(_HERE.id.in_(ids)))
     return len(ids)
 

@@ -107,6 +107,14 @@ async def build_question(
     return query.in_order()
 
 
+async def continue_question(connection: AsyncConnection, job: ExportJob) -> Query:
+    """Return the query after what is listed. Raises Invalid if its filter was erased."""
+    if job.erased_by is not None:
+        raise Invalid(f"Erasure {job.erased_by} removed the filter of this job: request it again.")
+    query = await build_question(connection, job.model, job.document)
+    return query if job.listed_to is None else query.after(job.listed_to)
+
+
 async def cut_lists(
     begun: Sequence[UUID], uids: Sequence[UUID], most: int, most_bytes: int, measure: Measure
 ) -> list[list[UUID]]:
@@ -157,7 +165,7 @@ class Listing:
         """
         job = self.job
         async with self.engine.connect() as connection:
-            query = await self._build_query(connection)
+            query = await continue_question(connection, job)
             begun = await jobs.read_members(connection, job.id, job.lists) if job.lists else []
             begun = begun if len(begun) < self.most else []
             space = self.most - len(begun)
@@ -187,16 +195,6 @@ class Listing:
         if not is_partial:
             async with self.engine.begin() as connection:
                 await jobs.move_job(connection, job.id, "writing")
-
-    async def _build_query(self, connection: AsyncConnection) -> Query:
-        """Return the query after what is listed. Raises Invalid if its filter was erased."""
-        job = self.job
-        if job.erased_by is not None:
-            raise Invalid(
-                f"Erasure {job.erased_by} removed the filter of this export: request it again."
-            )
-        query = await build_question(connection, job.model, job.document)
-        return query if job.listed_to is None else query.after(job.listed_to)
 
     async def _add(self, number: int, uids: Sequence[UUID], old: int, listed_to: UUID) -> bool:
         """Store a list whose first members may be `old`. False: the export was cancelled."""

@@ -23,6 +23,7 @@ from inference_store.index.writing import Indexable
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.query.deadline import OutOfTime
 from inference_store.query.unstored import Truths, evaluate
+from inference_store.replay.items import find_orphaned
 
 
 @dataclass(slots=True)
@@ -75,8 +76,7 @@ async def _sort_candidates(
     claimed |= await pending_deletions.find_claimed_objects(
         connection, (key for _, item in candidates for key in _keys(item))
     )
-    identities = (item.identity for _, item in candidates)
-    erased = await pending_deletions.find_erased(connection, identities)
+    erased = await _find_erased(connection, [item for _, item in candidates])
     closed = await rows.find_closed(connection, {item.event.received_at for _, item in candidates})
     arrivals.spans_gone = bool(closed)
     models = {item.registration.model for _, item in candidates}
@@ -123,6 +123,15 @@ async def _sort_candidates(
         identities_in_batch.add(item.identity)
     await _enqueue(connection, again, "erased_again")
     await _expire(connection, expired, arrivals)
+
+
+async def _find_erased(
+    connection: AsyncConnection, items: Sequence[Indexable]
+) -> set[sidecars.Identity]:
+    """Return those that were erased, are being erased, or repeat what a request erased."""
+    erased = await pending_deletions.find_erased(connection, (item.identity for item in items))
+    orphaned = await find_orphaned(connection, (item.event.inference_id for item in items))
+    return erased | {item.identity for item in items if item.event.inference_id in orphaned}
 
 
 def _keys(item: Indexable) -> set[str]:

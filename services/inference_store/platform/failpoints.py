@@ -37,6 +37,7 @@ _PLACES: Final = {
     "partitions.create": ("before", "after"),
     "reconcile.window": ("after",),
     "rebuild.commit": ("before", "after"),
+    "replay.send": ("before", "noted", "sent", "after"),
     "retention.export_delete": ("before", "after"),
     "retention.export_forget": ("after",),
     "retention.aside.take": ("before", "after"),

@@ -344,6 +344,7 @@ EXPORTS_UNFINISHED = gauge(
 EXPORTS_WAITING = gauge(
     "retention_exports_waiting", "Unfinished exports blocked by an error; they are retried."
 )
+REPLAYED = counter("retention_replayed_total", "Replayed inferences that were settled.")
 CERTIFICATES = counter("retention_certificates_total", "Certificates of erasures signed.")
 UNCERTIFIED = counter(
     "retention_uncertified_total",

@@ -20,6 +20,7 @@ from grpc import StatusCode
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.inference.json_text import UnreadableJson, read_json
+from inference_store.inference.stored_requests import BYTES, encoded
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers, from_base64
@@ -35,12 +36,10 @@ from inference_store.proxy.protocols.tensor_reading import (
     list_parameters,
 )
 from inference_store.proxy.protocols.tensors import (
-    BYTES,
     InferRequest,
     InferResponse,
     Tensor,
     bytes_values,
-    encoded,
 )
 from inference_store.proxy.protocols.v2 import request_in
 from inference_store.proxy.protocols.v2_grpc import request_in as grpc_request_in

@@ -39,6 +39,7 @@ from inference_store.objects import (
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.traces import stage
+from inference_store.replay.items import forget_members
 
 from .leader import Leader
 
@@ -186,6 +187,9 @@ async def _forget(  # noqa: PLR0917
         if erasure.scope != "truth":
             identities = [(mark.model, mark.uid) for mark in done]
             await record_batch(connection, erasure.id, erasure.scope, identities)
+            if erasure.scope == "inference":
+                is_requested = erasure.cause == "request"
+                await forget_members(connection, identities, is_requested=is_requested)
     failpoint("retention.row_delete.after")
     ERASED.labels(erasure.scope).inc(erased)
     OBJECTS_DELETED.inc(objects)

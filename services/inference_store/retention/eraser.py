@@ -48,6 +48,7 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.traces import stage
 from inference_store.query.deadline import OutOfTime
+from inference_store.replay.items import find_replays
 
 from .batch_eraser import NOTHING, Batch, erase_batch
 from .certifier import end_erasure
@@ -62,6 +63,7 @@ _UNDER_WAY = 2
 _START: Position = (0, "", UUID(int=0))
 MarkResult: TypeAlias = Literal["all", "not_yet", "over"]
 _MARKED = 5_000
+_PAGE = 1_000
 _LOOK_SECONDS = 1.0
 
 
@@ -89,6 +91,7 @@ async def mark(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> Mar
                 # Search once in a process, and again after a hold is released: removed
                 # events stay removed.
                 if erasure.id not in leader.searched:
+                    await _mark_replays(leader, erasure)
                     await remove_subject(leader, erasure)
                     leader.searched.add(erasure.id)
                 return "all"
@@ -113,6 +116,32 @@ async def _mark_batch(leader: Leader, erasure: Erasure, model: int, after: UUID 
             batch = await describe_batch(connection, erasure, model, uids, position=position)
         await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
     failpoint("retention.mark.after")
+
+
+async def _mark_replays(leader: Leader, erasure: Erasure) -> None:
+    """Mark the replays of all that a request has marked, and theirs, in any model.
+
+    One that is stored from the fence on is not looked for: the ingester sees the marks.
+    """
+    if erasure.cause != "request":
+        return
+    async with leader.engine.begin() as connection:
+        await fence_exclusive(connection)
+    after, is_new = None, False
+    while True:
+        async with leader.connect() as connection:
+            page = await list_pending(connection, erasure.id, after=after, limit=_PAGE)
+            marked = [(mark.model, mark.uid) for mark in page]
+            found = await find_replays(connection, erasure.id, marked) if page else []
+            batches = [await describe_batch(connection, erasure, *of_model) for of_model in found]
+        for batch in batches:
+            del batch["up_to"]
+            await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
+            is_new = True
+        after = page[-1].position if page else None
+        if after is None and not is_new:
+            return
+        is_new = is_new and after is not None
 
 
 async def unmark(leader: Leader, erasure: Erasure) -> None:

@@ -19,13 +19,14 @@ from inference_store.export.jobs import ExportJob, make_manifest_key
 from inference_store.export.listing import Listing, begin_listing
 from inference_store.export.part_formats import CopyLimits
 from inference_store.export.part_writing import finish_export, remove_export, write_part
-from inference_store.inference.errors import Invalid, ObjectStoreUnavailable
+from inference_store.inference.errors import Invalid, ObjectStoreUnavailable, Unavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, DeleteFault
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import EXPORTED_BYTES, EXPORTS
 from inference_store.query.deadline import OutOfTime
 
+from . import replayer
 from .batch_eraser import format_failures, merge_faults, record_failures
 from .leader import Leader
 
@@ -55,7 +56,9 @@ async def write_exports(leader: Leader) -> None:
 async def _take_step(leader: Leader, job: ExportJob) -> None:
     """Take one step of a job; what goes wrong is recorded."""
     try:
-        if job.state == "pending":
+        if job.format == jobs.REPLAY:
+            await replayer.take_step(leader, job)
+        elif job.state == "pending":
             await begin_listing(leader.engine, job)
         elif job.state == "listing":
             most, confirm = leader.settings.export_part_inferences, leader.check.confirm_leading
@@ -71,7 +74,7 @@ async def _take_step(leader: Leader, job: ExportJob) -> None:
         EXPORTS.labels("failed").inc()
         export = str(job.id)
         _log.warning("export failed", action="export_failed", export=export, error=error.detail)
-    except (ObjectStoreUnavailable, OSError, OutOfTime) as error:
+    except (ObjectStoreUnavailable, Unavailable, OSError, OutOfTime) as error:
         await _delay(leader, job, error)
 
 

@@ -3,6 +3,7 @@
 The value is planted first in every table, object and answer that can contain it.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -11,16 +12,18 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from minio.commonconfig import ENABLED
 from minio.versioningconfig import VersioningConfig
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import new_key
+from inference_store.export.jobs import REPLAY, NewExport, request_export
 from inference_store.index import unsettled
 from inference_store.index.accounting import open_partition
-from inference_store.index.tables import METADATA, kafka_partition
+from inference_store.index.tables import METADATA, kafka_partition, replay_item
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events.event import Extras
 from inference_store.inference.task_types import Prediction
+from inference_store.replay.items import ReplayPlan
 from tests.builders import NOW, make_payload
 from tests.integration.stored_inferences import NewInference, at
 from tests.policy_owners import name_owner
@@ -45,6 +48,20 @@ async def plant_value(api: Api, minio_server: S3) -> None:
     await plant_letters(api)
     await plant_requests(api)
     await plant_export(api, minio_server)
+    await plant_replay(api)
+
+
+async def plant_replay(api: Api) -> None:
+    """Request a replay by a filter that has the value, with a difference of what matches it."""
+    [(model, document)] = await api.fetch("SELECT model, document FROM export_job")
+    plan = ReplayPlan(model, None, None, share=1, most=9, rate=1, tolerance=0)
+    asked = document | {"replay": plan._asdict()}
+    new = NewExport(model, REPLAY, asked, "test", datetime.now(UTC) + timedelta(days=1))
+    job = await api.transact(request_export, new)
+    uid = await api.scalar(f"SELECT uid FROM inference WHERE inference_id LIKE '%{VALUE}'")
+    difference = {"label": {"before": VALUE, "after": None}}
+    item = {"job": job.id, "uid": uid, "model": model, "state": "compared"}
+    await api.execute(insert(replay_item).values(**item, difference=difference))
 
 
 async def plant_export(api: Api, minio_server: S3) -> None:
@@ -193,7 +210,7 @@ async def find_in_routes(api: Api, ids: dict[str, str]) -> list[str]:
 @pytest.mark.usefixtures("plant_value")
 async def test_no_table_object_or_route_has_the_value(api: Api, minio_server: S3) -> None:
     held = await find_in_tables(api)
-    assert "label" in held
+    assert {"label", "replay_item"} <= held.keys()
     assert VALUE in await ask_everything(api)
     api.retention["certificate_key"] = new_key().pem
     erasure = await erase(api, SUBJECT)
@@ -203,13 +220,14 @@ async def test_no_table_object_or_route_has_the_value(api: Api, minio_server: S3
         pass
     [letter] = await api.fetch("SELECT id FROM unsettled_event WHERE was_dead")
     [view, _] = await api.fetch("SELECT id FROM saved_view")
-    [export] = await api.fetch("SELECT id FROM export_job")
+    [replay, export] = await api.fetch("SELECT id FROM export_job ORDER BY format = 'replay' DESC")
     nothing = str(UUID(int=0))
     ids = {
         **{"model_id": "model", "project_id": "project", "inference_id": "of-bob"},
         **{"erasure_id": erasure["id"], "certificate": str(erasure["certificate"])},
         **{"hold_id": nothing, "run_id": nothing, "reconciliation_id": nothing, "key_id": "x"},
         **{"id": str(letter), "view_id": str(view), "export_id": str(export), "number": "1"},
+        "replay_id": str(replay),
     }
     objects = find_in_objects(minio_server, api.bucket)
     remains = (await find_in_tables(api), objects, await find_in_routes(api, ids))

@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "truth": "Load ground truth from a file.",
     "export": "Write all inferences that match to a file.",
     "exports": "List the store's exports; get, cancel or restart one, or list what was erased.",
+    "replay": "Send inferences to a model again, and show what the answers differ in.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
     "login": "Sign in at the issuer of the store.",
     "logout": "Forget the sign-in to the store.",

@@ -194,6 +194,7 @@ class SwitchedOn:
     oidc: bool
     presigned_urls: bool
     thumbnails: bool
+    replays: bool
     read_replica: bool
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -271,6 +272,33 @@ export_erased = Table(
     Index("export_erased_erasure_idx", "erasure"),
 )
 
+# What a replay (a job of the format 'replay') sends again, and what came of it. The row goes with
+# either inference, unless a replay is still to come.
+replay_item = Table(
+    "replay_item",
+    METADATA,
+    Column("job", UUID(as_uuid=True), primary_key=True),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    Column("model", Integer, nullable=False),
+    # 'listed'; 'sending': noted before the call; 'waiting': called; 'compared'; 'missing': it was
+    # not captured in time; 'skipped': never sent; 'erased': the original was, by request, after it
+    # was sent, and the replay had not arrived
+    Column("state", CODE_POINTS, nullable=False),
+    # why it was skipped
+    Column("reason", CODE_POINTS),
+    Column("sent_at", DateTime(timezone=True)),
+    # of the answer; NULL: none came
+    Column("http_status", Integer),
+    # the inference that the call became
+    Column("to_model", Integer),
+    Column("to_uid", UUID(as_uuid=True)),
+    # how much they disagree, 0: not at all; and in what
+    Column("disagreement", Double),
+    Column("difference", JSONB),
+    Index("replay_item_job_state_idx", "job", "state", "uid"),
+    Index("replay_item_model_uid_idx", "model", "uid"),
+    Index("replay_item_to_model_to_uid_idx", "to_model", "to_uid"),
+)
 
 reconciliation = Table(
     "reconciliation",

@@ -155,6 +155,24 @@ class AuditSettings(SettingsGroup):
     """Retention of the audit and of ended runs, exports, reconciliations and erasures."""
 
 
+def _proxy(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
+        raise ValueError("expected http://host:port or https://host:port, without a name")
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise ValueError("expected no path: stored requests have their own")
+    return url.rstrip("/")
+
+
+class ReplaySettings(SettingsGroup):
+    """Where stored requests may be sent again."""
+
+    replay_proxy: Annotated[str, AfterValidator(_proxy)] | None = None
+    """URL of the proxy that replays are sent to, and nothing else. Default: no replays."""
+    replay_wait_seconds: Seconds = 300.0
+    """How long the capture of a replayed call is waited for."""
+
+
 class ApiSettings(
     LogSettings,
     AdminSettings,
@@ -163,6 +181,7 @@ class ApiSettings(
     CapSettings,
     ConnectionSettings,
     AccessSettings,
+    ReplaySettings,
 ):
     """Questions and administration."""
 
@@ -397,6 +416,7 @@ class RetentionSettings(
     AuditSettings,
     ReconcileSettings,
     CertificateSettings,
+    ReplaySettings,
 ):
     """Deletes by policy, on a schedule."""
 

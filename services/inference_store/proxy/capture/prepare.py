@@ -27,6 +27,7 @@ from inference_store.inference.layout import (
     is_id,
 )
 from inference_store.inference.metadata import read_metadata
+from inference_store.inference.stored_requests import REPLAY_HEADER, ReplayMark
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.configuration import Rules, Sampling, find_rules, join_redactions
@@ -78,8 +79,15 @@ def id_for_answer(request_headers: Headers) -> tuple[str, str]:
     If the request's body has an id, that one is used, and this one is an alias. Put it into
     `Exchange.response_headers`, too: from there it is read, and not made a second time.
     """
-    names = (header(request_headers, name) for name in (BASE_ID, REQUEST_ID))
+    names = [header(request_headers, name) for name in (BASE_ID, REQUEST_ID)]
+    if (mark := find_mark(request_headers)) is not None:
+        names = [mark.inference_id]
     return ID_HEADER, next(iter(_distinct(names)), None) or str(uuid7())
+
+
+def find_mark(request_headers: Headers) -> ReplayMark | None:
+    """Return which inference a call repeats; None if it is no replay."""
+    return ReplayMark.read(header(request_headers, REPLAY_HEADER))
 
 
 def ids_of(
@@ -93,20 +101,23 @@ def ids_of(
     Several inferences share the exchange's ids as aliases, and are distinguished by the ids that
     only one of them has, else by `-<index>`. So do the exchanges of a gRPC stream, by their
     `position`, but the first one is named as if it were alone. `clean` removes redacted values from
-    an id; it returns None if nothing is left.
+    an id; it returns None if nothing is left. A replay has an id of its own and no other, so that
+    the caller's still finds what it repeats alone.
     """
     position, request_headers = exchange.position, exchange.request_headers
     own: list[OwnNames] = [(each.request_id, each.response_id) for each in reading.inferences]
     request_id, response_id = reading.request_id, reading.response_id
     if position:
         own, request_id, response_id = [(request_id, response_id)], None, None
-    candidates = (
+    candidates: tuple[str | None, ...] = (
         request_id,
         header(request_headers, BASE_ID),
         response_id,
         header(request_headers, REQUEST_ID),
         header(exchange.response_headers, ID_HEADER),
     )
+    if (mark := find_mark(request_headers)) is not None:
+        own, candidates = [(None, None)] * len(own), (mark.inference_id,)
     names = _distinct(map(clean, candidates)) or (str(uuid7()),)
     if len(own) == 1 and not position:
         return (Ids(names[0], names[1:_MOST_ALIASES]),)
@@ -175,7 +186,9 @@ def standard_metadata(reading: Reading, exchange: Exchange, rules: Rules) -> dic
     trace = find_trace(exchange.request_headers)
     standard = dict(reading.standard)
     standard |= metadata_from_headers(exchange.request_headers, rules.metadata_headers)
-    return standard if trace is None else standard | {"traceparent": trace[0]}
+    mark = find_mark(exchange.request_headers)
+    standard |= {} if trace is None else {"traceparent": trace[0]}
+    return standard if mark is None else standard | mark.metadata
 
 
 def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:

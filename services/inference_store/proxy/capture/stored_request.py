@@ -11,24 +11,24 @@ sent again, and be erased, without the others.
 """
 
 import json
-from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-import msgspec
 import orjson
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.inference.json_text import cut_items, cut_members
+from inference_store.inference.stored_requests import BYTES, encoded, write
 from inference_store.proxy.capture.redaction import NEEDED, remove_parameters, select_headers
 from inference_store.proxy.exchange import Exchange, correct_headers
 from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
 from inference_store.proxy.protocols.tensor_datum import data_json, object_json
-from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
+from inference_store.proxy.protocols.tensors import Tensor
 from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
@@ -152,24 +152,6 @@ def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[by
             yield raw, tensor.datatype, text
         else:
             yield raw, "decoded", b64encode(raw)
-
-
-def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
-    """Write what a reference refers to: docs/reference/proxy.md says how."""
-    value, form = datum[reference.get("from", 0) : reference.get("to")], reference["data"]
-    if form == "bytes":
-        return value
-    if form == "decoded":
-        return b64decode(value)
-    if form == "base64":
-        text = msgspec.json.encode(value)[1:-1].decode()  # faster than binascii
-    elif form in ("text", "ascii"):
-        text = json.dumps(value.decode(), ensure_ascii=form == "ascii")[1:-1]
-    else:
-        return encoded(form, json.loads(value)) or b""
-    for plain, escaped in reference.get("escapes", {}).items():
-        text = text.replace(plain, escaped)
-    return text.encode()
 
 
 Messages: TypeAlias = tuple[Sequence[bytes], int | None]

@@ -23,11 +23,11 @@ import orjson
 
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.layout import find_image_type
+from inference_store.inference.stored_requests import BYTES, CODES, encoded
 
-from . import tensors
 from .documents import JSON, TEXT, is_text, text_or_base64
 from .protocol import Problem, join_problems
-from .tensors import BYTES, CODES, MOST_ELEMENTS, Tensor, bytes_values, parameter_text, value_of
+from .tensors import MOST_ELEMENTS, Tensor, bytes_values, decoded, parameter_text, value_of
 
 _BINARY: Final = ("binary_data_size", "binary_data")
 """Parameters that describe binary data, which are in the JSON now."""
@@ -54,7 +54,7 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
         members["parameters"] = object_json(parameters)
     data, raw, why = data_json(tensor), tensor.raw, None
     if data is None and raw is None and tensor.values is not None:
-        raw, why = tensors.encoded(tensor.datatype, tensor.values), "is left out: it is too large"
+        raw, why = encoded(tensor.datatype, tensor.values), "is left out: it is too large"
     if data is not None:
         members["data"] = data
     elif raw is not None:
@@ -89,7 +89,7 @@ def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
     if tensor.data is not None:
         return tensor.data
-    values = tensor.values if tensor.raw is None else tensors.decoded(tensor.datatype, tensor.raw)
+    values = tensor.values if tensor.raw is None else decoded(tensor.datatype, tensor.raw)
     if values is None or len(values) > MOST_ELEMENTS:
         return None
     are_numbers = tensor.raw is not None and tensor.datatype != BYTES

@@ -24,13 +24,14 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from inference_store.inference.events import CaptureSide
+from inference_store.inference.stored_requests import BYTES
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Headers, header
 
 from . import tensor_datum, tensors
 from .protocol import MOST_INFERENCES, Inference, Model, Problem, Reading, join_problems
 from .tensor_datum import Datum, WrittenJson, datum_of, has_image, select_element
-from .tensors import BYTES, InferRequest, InferResponse, Parameters, Tensor, bytes_values, divide
+from .tensors import InferRequest, InferResponse, Parameters, Tensor, bytes_values, divide
 
 _MOST_OPENED: Final = 16
 """How many elements are opened to see whether they may be files."""

@@ -15,19 +15,15 @@ from math import prod
 from typing import Any, Final, TypeAlias, TypeVar
 
 from inference_store.inference import json_text
+from inference_store.inference.stored_requests import BYTES, CODES, LENGTH, encoded
 
 Value: TypeAlias = bool | int | float | bytes
 Parameters: TypeAlias = Mapping[str, bytes]
 """Each value as JSON text, so that nothing in it is rounded (`parameter_text`)."""
 
-_DATATYPES: Final = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 BF16 FP32 FP64"
-CODES: Final[Mapping[str, str]] = dict(zip(_DATATYPES.split(), "?BHIQbhiqeHfd", strict=True))
-"""The struct code of each datatype but BYTES; of BF16, the upper half of an FP32, of its bits."""
 _SIZES: Final = {datatype: struct.calcsize(f"<{code}") for datatype, code in CODES.items()}
-BYTES: Final = "BYTES"
 MOST_ELEMENTS: Final = 1 << 20
 """The most elements of a tensor that is read, or written as JSON; a larger one stays raw bytes."""
-_LENGTH: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +110,10 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
     elements: list[bytes] = []
     at = 0
     while at < len(raw):
-        if len(raw) - at < _LENGTH.size or len(elements) == MOST_ELEMENTS:
+        if len(raw) - at < LENGTH.size or len(elements) == MOST_ELEMENTS:
             return None
-        (length,) = _LENGTH.unpack_from(raw, at)
-        at += _LENGTH.size + length
+        (length,) = LENGTH.unpack_from(raw, at)
+        at += LENGTH.size + length
         if at > len(raw):
             return None
         elements.append(raw[at - length : at])
@@ -127,7 +123,7 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
 def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
     """Return the elements of raw bytes; None if they do not fit, or there may be too many."""
     size = _SIZES.get(datatype)
-    if len(raw) // (size or _LENGTH.size) > MOST_ELEMENTS:
+    if len(raw) // (size or LENGTH.size) > MOST_ELEMENTS:
         return None
     if datatype == BYTES:
         return bytes_elements(raw)
@@ -138,23 +134,6 @@ def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
         wide[2::4], wide[3::4] = raw[::2], raw[1::2]
         datatype, size, raw = "FP32", 4, bytes(wide)
     return struct.unpack(f"<{len(raw) // size}{CODES[datatype]}", raw)
-
-
-def encoded(datatype: str, values: Sequence[Value]) -> bytes | None:
-    """Return values as a raw tensor; None if the datatype is unknown or a value does not fit."""
-    try:
-        if datatype == BYTES:
-            elements = [value for value in values if isinstance(value, bytes)]
-            packed = b"".join(_LENGTH.pack(len(element)) + element for element in elements)
-            return packed if len(elements) == len(values) else None
-        if datatype == "BF16":
-            wide = struct.pack(f"<{len(values)}f", *values)
-            narrow = bytearray(2 * len(values))
-            narrow[::2], narrow[1::2] = wide[2::4], wide[3::4]
-            return bytes(narrow)
-        return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
-    except (KeyError, struct.error, OverflowError):
-        return None
 
 
 Piece = TypeVar("Piece")

@@ -21,12 +21,13 @@ from inference_store.inference.json_text import (
     read_json,
     text_of,
 )
+from inference_store.inference.stored_requests import BYTES
 from inference_store.proxy.exchange import Body, Exchange, Headers, correct_headers, header
 
 from . import documents, protocol
 from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, join_problems
 from .tensor_reading import ParsedBody, read_inferences, read_run
-from .tensors import BYTES, InferRequest, InferResponse, Tensor, merge, value_of
+from .tensors import InferRequest, InferResponse, Tensor, merge, value_of
 
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32

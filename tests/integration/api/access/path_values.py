@@ -12,7 +12,7 @@ from inference_store.access.rights import Grant, Right
 from inference_store.erasure import certificates, erased_lists, holds, policies, runs
 from inference_store.erasure.log import CERTIFICATE, new_key, sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
-from inference_store.export.jobs import NewExport, request_export
+from inference_store.export.jobs import REPLAY, NewExport, request_export
 from inference_store.export.listing import describe_question
 from inference_store.index import api_keys, registrations, saved_views, unsettled
 from inference_store.index.accounting import PartitionId, open_partition
@@ -20,6 +20,7 @@ from inference_store.index.audit import note
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.operations.reconcile import stored_reports
 from inference_store.query.cql2 import parse
+from inference_store.replay.items import ReplayPlan
 from inference_store.retention.certifier import make_certificate
 from tests.builders import NOW
 from tests.integration import erasure_requests
@@ -79,7 +80,8 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
         ),
         "certificate": str(await add_certificate(connection, model, model_id)),
         "hold_id": str(await add_hold(connection, model_id)),
-        "export_id": str(await add_export(connection, model)),
+        "export_id": str(await add_export(connection, model, "csv")),
+        "replay_id": str(await add_export(connection, model, REPLAY)),
         "number": "1",
         "reconciliation_id": str(reconciliation.id),
         "view_id": str(await add_view(connection, model_id, offset)),
@@ -89,12 +91,15 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
     }
 
 
-async def add_export(connection: AsyncConnection, model: int) -> UUID:
+async def add_export(connection: AsyncConnection, model: int, format: str) -> UUID:
+    """Add an export, or a replay to the same model; return its id."""
     document = await describe_question(
         connection, model, None, text=None, since=None, until=NOW, include=()
     )
     expires_at = datetime.now(UTC) + timedelta(days=1)
-    new = NewExport(model, "csv", document, "test", expires_at)
+    plan = ReplayPlan(model, None, None, share=1, most=10, rate=1, tolerance=0)
+    document |= {"replay": plan._asdict()} if format == REPLAY else {}
+    new = NewExport(model, format, document, "test", expires_at)
     return (await request_export(connection, new)).id
 
 

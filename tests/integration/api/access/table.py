@@ -33,6 +33,7 @@ EVERYTHING, CALLER = Over.EVERYTHING, Over.CALLER
 _M = "/v1/models/{model_id}"
 _P = "/v1/projects/{project_id}"
 _I = f"{_M}/inferences/{{inference_id}}"
+_R = f"{_M}/replays/{{replay_id}}"
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _OF_MODEL = {"level": "model", "id": "{model_id}", **_RULES}
 _OF_PROJECT = {"level": "project", "id": "{project_id}", **_RULES}
@@ -42,6 +43,7 @@ _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _HOLD = {"name": "x", "reason": "y", "model_id": "{model_id}", "filter": "ok"}
 _VIEW = {"name": "x", "model_id": "{model_id}", "filter": "ok"}
 _SHARED = (ANNOTATE,)
+_INPUTS = (READ_INPUTS,)
 _KEY = {"name": "x", "grants": [{"rights": ["read"]}]}
 _PROJECT = {"project_id": "{model_id}-project"}
 _WINDOWS = {"reference": {}, "current": {"filter": "uid IS NOT NULL"}}
@@ -135,6 +137,15 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/exports/{export_id}/parts"): Row(EXPORT, SOME, 200),
     ("GET", "/v1/exports/{export_id}/parts/{number}"): Row(EXPORT, SOME, 404),
     ("GET", "/v1/exports/{export_id}/erased"): Row(EXPORT, SOME, 200, shows_stored=False),
+    # replays are off
+    ("POST", f"{_M}/replays"): Row(
+        EXPORT, MODEL, 409, {"to": {"model": "{model_id}"}}, also=_INPUTS
+    ),
+    ("GET", f"{_M}/replays"): Row(READ, MODEL, 200),
+    ("GET", _R): Row(READ, MODEL, 200),
+    ("POST", f"{_R}/cancel"): Row(EXPORT, MODEL, 202),
+    ("POST", f"{_R}/restart"): Row(EXPORT, MODEL, 409, also=_INPUTS),
+    ("GET", f"{_R}/differences"): Row(READ, MODEL, 200),
     ("PUT", "/v1/holds/{hold_id}"): Row(HOLD, SOME, 200, _HOLD),
     ("DELETE", "/v1/holds/{hold_id}"): Row(HOLD, SOME, 200, query="?reason=over"),
     ("GET", "/v1/holds/{hold_id}/held"): Row(HOLD, SOME, 200),

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_store.inference.json_text import read_json
+from inference_store.inference.stored_requests import CODES
 from inference_store.inference.task_types import TASK_TYPES, read_predictions, task_type_of
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS, Reading
 from inference_store.proxy.protocols.protocol import Model
-from inference_store.proxy.protocols.tensors import CODES
 from tests.properties import draw_json, examples
 
 from .exchanged import make_body, make_exchange, read_by

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.inference.stored_requests import encoded
 from inference_store.proxy.exchange import header
 from inference_store.proxy.protocols.tensor_datum import tensor_json
 from inference_store.proxy.protocols.tensors import (
@@ -19,7 +20,6 @@ from inference_store.proxy.protocols.tensors import (
     Tensor,
     bytes_elements,
     decoded,
-    encoded,
     parameter_text,
 )
 from inference_store.proxy.protocols.v2 import remove_metadata, strip
