@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
-from sqlalchemy import ARRAY, any_, bindparam, func, literal, or_, select, tuple_
+from sqlalchemy import ARRAY, any_, bindparam, func, literal, select, tuple_
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -293,19 +293,24 @@ async def find_orphaned(connection: AsyncConnection, inference_ids: Iterable[str
     marks = {mark: id for id in inference_ids if (mark := ReplayMark.of_id(id)) is not None}
     if not marks:
         return set()
+    query = select(_HERE.job, _HERE.uid, _HERE.model, _HERE.state)
+    named = tuple_(_HERE.job, _HERE.uid).in_([tuple(mark) for mark in marks])
+    items = list(await connection.execute(query.where(named)))
+    # one after the other: Citus joins no spread table with these
     here = erasing.c
-    marked = select(here.uid).join(erasure, erasure.c.id == here.erasure)
-    marked = marked.where(
-        here.model == _HERE.model,
-        here.uid == _HERE.uid,
-        here.scope == "inference",
-        erasure.c.cause == "request",
-    )
-    query = select(_HERE.job, _HERE.uid).where(
-        tuple_(_HERE.job, _HERE.uid).in_([tuple(mark) for mark in marks]),
-        or_(_HERE.state == "erased", marked.exists()),
-    )
-    return {marks[ReplayMark(*row)] for row in await connection.execute(query)}
+    erasures: dict[Identity, UUID] = {}
+    for model, uids in by_model((item.model, item.uid) for item in items):
+        of = (among(erasing, model, uids), here.scope == "inference")
+        marked = await connection.execute(select(here.uid, here.erasure).where(*of))
+        erasures |= {(model, row.uid): row.erasure for row in marked}
+    asked = select(erasure.c.id).where(erasure.c.id.in_(erasures.values()))
+    asked = asked.where(erasure.c.cause == "request")
+    requested = set((await connection.execute(asked)).scalars()) if erasures else set()
+    return {
+        marks[ReplayMark(item.job, item.uid)]
+        for item in items
+        if item.state == "erased" or erasures.get((item.model, item.uid)) in requested
+    }
 
 
 async def find_replays(

@@ -32,8 +32,8 @@ LOCAL = """
     former_producers hold hold_change kafka_partition ledger_head ledger_intent ledger_outbox
     lost_offsets metadata_key_delta metadata_key_seen outdated_count partition_count
     partition_span policy_sweep policy_version producer_report
-    producer_sequence reconciliation reconciliation_finding reconciliation_named retention_run
-    saved_view unsettled_event web_session
+    producer_sequence reconciliation reconciliation_finding reconciliation_named replay_item
+    retention_run saved_view unsettled_event web_session
 """.split()  # noqa: SIM905
 
 

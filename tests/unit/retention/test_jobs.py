@@ -15,6 +15,7 @@ EVERY_TURN = [
     *(
         "other copies of segments",
         "erasures",
+        "truth that waits",
         "certificates",
         "values in holds",
         "runs",
