@@ -25,7 +25,7 @@ _CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "Groups": ("methods.py:GroupsMethods",),
     "DatasetSummary": ("datasets/summary.py:DatasetSummary",),
     "Inference": ("values/inference.py:InferenceFields", "methods.py:InferenceMethods"),
-    "Export": ("values/exports.py:ExportFields", "methods.py:ExportMethods"),
+    "Export": ("values/exports.py:ExportFields", "exporting.py:ExportMethods"),
     "Replay": ("values/replays.py:ReplayFields", "replaying.py:ReplayMethods"),
     "Blob": ("blob.py:Blob",),
     "Retries": ("settings.py:Retries",),

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from inference_store_client import methods, replaying
+from inference_store_client import exporting, methods, replaying
 from inference_store_client.http_clients import open_http
 from inference_store_client.settings import ClientSettings
 from inference_store_client.transport import TIMEOUT, Awaited, HttpTransport, Jobs
@@ -69,7 +69,7 @@ class AsyncTransport(HttpTransport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncExport(methods.ExportMethods["AsyncExport"], Awaited):
+class AsyncExport(exporting.ExportMethods["AsyncExport"], Awaited):
     """An export as it was when it was read; each method asks the store again."""
 
 

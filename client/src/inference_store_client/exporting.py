@@ -3,16 +3,16 @@
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ExportFailed, Refused, SettingsError
-from inference_store_client.json_text import write_count
+from inference_store_client.json_text import Json, write_count
 from inference_store_client.private_files import NewFile, NewFolder
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.reading import read_list, request_any
@@ -20,10 +20,11 @@ from inference_store_client.requests import ANY, Request, make_path, make_reques
 from inference_store_client.streaming import RESTART, Position, Restart, collect, resume
 from inference_store_client.tables import Rows
 from inference_store_client.times import format_duration
-from inference_store_client.transport import Response, Transport
+from inference_store_client.transport import Asking, Response, Transport, asks
 from inference_store_client.values.answers import Listing
 from inference_store_client.values.exports import (
     ENDED,
+    ErasedMember,
     ExportBlobs,
     ExportFields,
     ExportPart,
@@ -109,8 +110,8 @@ def _describe_damage(export: UUID, part: ExportPart, first: str, second: str) ->
     )
 
 
-T = TypeVar("T", bound=ExportFields)
-Build = Callable[[Any], T]
+ExportT = TypeVar("ExportT", bound=ExportFields)
+Build = Callable[[Any], ExportT]
 _FIRST_WAIT_SECONDS: Final = 0.2
 _LONGEST_WAIT_SECONDS: Final = 5.0
 _SUFFIXES: Final = {
@@ -163,12 +164,12 @@ def make_export_request(
     return make_request("POST", path, body=body)
 
 
-async def read_export(transport: Transport, request: Request, build: Build[T]) -> T:
+async def read_export(transport: Transport, request: Request, build: Build[ExportT]) -> ExportT:
     """Send a request whose answer is an export."""
     return build(await request_any(transport, request))
 
 
-async def wait_until_written(transport: Transport, id: UUID, build: Build[T]) -> T:
+async def wait_until_written(transport: Transport, id: UUID, build: Build[ExportT]) -> ExportT:
     """Wait until every part is written. Raises ExportFailed if that will never be."""
     seconds = _FIRST_WAIT_SECONDS
     request = make_request("GET", make_path("exports", str(id)))
@@ -228,3 +229,63 @@ async def _write_part(
             else:
                 await transport.call(partial(file.write, piece))
         file.publish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportMethods(ExportFields, Asking, Generic[ExportT]):
+    """An export, and what can be done with it."""
+
+    _transport: Transport = field(repr=False, compare=False)
+
+    @asks
+    async def refresh(self) -> ExportT:
+        """Return the export as it is now."""
+        return await self._ask("GET")
+
+    @asks
+    async def wait(self) -> ExportT:
+        """Return the export once every part is written. Raises ExportFailed if none will be."""
+        return await wait_until_written(self._transport, self.id, self._make)
+
+    @asks
+    async def list_parts(self) -> Rows[ExportPart]:
+        """Return its parts, with links. The store notes that you were given them."""
+        return await list_parts(self._transport, self.id)
+
+    @asks
+    async def read_part(self, part: ExportPart) -> bytes:
+        """Return the bytes of a part, checked by their SHA-256."""
+        return b"".join(await collect(stream_part(self._transport, self.id, part)))
+
+    @asks
+    async def download(self, folder: str | Path) -> list[Path]:
+        """Write every part into a folder, once all are written; return the files.
+
+        The folder must be new. It appears when it is whole, and only you may read it. A download
+        that is cut off is continued; no part is in memory as a whole.
+        """
+        _, files = await download(self._transport, self.id, Path(folder))
+        return files
+
+    @asks
+    async def list_erased(self) -> Rows[ErasedMember]:
+        """Return what erasures took of it, the earliest first: erase it in your copies too."""
+        path = make_path("exports", str(self.id), "erased")
+        return await collect(read_list(self._transport, path, Listing[ErasedMember]))
+
+    @asks
+    async def cancel(self) -> ExportT:
+        """Stop it, and let the store delete its parts."""
+        return await self._ask("POST", "cancel")
+
+    @asks
+    async def restart(self) -> ExportT:
+        """Ask its question again: return another export, with parts of its own."""
+        return await self._ask("POST", "restart")
+
+    async def _ask(self, method: str, *more: str) -> ExportT:
+        request = make_request(method, make_path("exports", str(self.id), *more))
+        return await read_export(self._transport, request, self._make)
+
+    def _make(self, members: Json) -> Any:
+        return self._maker(type(self))(members)

@@ -32,6 +32,7 @@ from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
 from inference_store_client.errors import SettingsError, warn
 from inference_store_client.evaluating import EvaluationOptions, evaluate
+from inference_store_client.exporting import ExportT
 from inference_store_client.filters import Filter
 from inference_store_client.json_text import Json
 from inference_store_client.question import Question, QuestionOptions
@@ -61,12 +62,9 @@ from inference_store_client.transport import (
 from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
 from inference_store_client.values.drift import Drift
 from inference_store_client.values.exports import (
-    ErasedMember,
     Erasure,
     ExportBlobs,
-    ExportFields,
     ExportFormat,
-    ExportPart,
     Retention,
 )
 from inference_store_client.values.inference import InferenceFields
@@ -77,7 +75,6 @@ from inference_store_client.values.truth import GroundTruth, TruthLoad
 if TYPE_CHECKING:
     from inference_store_client.datasets import DatasetSummary
 
-ExportT = TypeVar("ExportT", bound=ExportFields)
 GroupsT = TypeVar("GroupsT")
 InferenceT = TypeVar("InferenceT")
 InferencesT = TypeVar("InferencesT")
@@ -85,66 +82,6 @@ ModelT = TypeVar("ModelT")
 HttpT = TypeVar("HttpT")
 Folder: TypeAlias = str | PathLike[str]
 Classes: TypeAlias = Sequence[str] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportMethods(ExportFields, Asking, Generic[ExportT]):
-    """An export, and what can be done with it."""
-
-    _transport: Transport = field(repr=False, compare=False)
-
-    @asks
-    async def refresh(self) -> ExportT:
-        """Return the export as it is now."""
-        return await self._ask("GET")
-
-    @asks
-    async def wait(self) -> ExportT:
-        """Return the export once every part is written. Raises ExportFailed if none will be."""
-        return await exporting.wait_until_written(self._transport, self.id, self._make)
-
-    @asks
-    async def list_parts(self) -> Rows[ExportPart]:
-        """Return its parts, with links. The store notes that you were given them."""
-        return await exporting.list_parts(self._transport, self.id)
-
-    @asks
-    async def read_part(self, part: ExportPart) -> bytes:
-        """Return the bytes of a part, checked by their SHA-256."""
-        return b"".join(await collect(exporting.stream_part(self._transport, self.id, part)))
-
-    @asks
-    async def download(self, folder: str | Path) -> list[Path]:
-        """Write every part into a folder, once all are written; return the files.
-
-        The folder must be new. It appears when it is whole, and only you may read it. A download
-        that is cut off is continued; no part is in memory as a whole.
-        """
-        _, files = await exporting.download(self._transport, self.id, Path(folder))
-        return files
-
-    @asks
-    async def list_erased(self) -> Rows[ErasedMember]:
-        """Return what erasures took of it, the earliest first: erase it in your copies too."""
-        path = make_path("exports", str(self.id), "erased")
-        return await collect(reading.read_list(self._transport, path, Listing[ErasedMember]))
-
-    @asks
-    async def cancel(self) -> ExportT:
-        """Stop it, and let the store delete its parts."""
-        return await self._ask("POST", "cancel")
-
-    @asks
-    async def restart(self) -> ExportT:
-        """Ask its question again: return another export, with parts of its own."""
-        return await self._ask("POST", "restart")
-
-    async def _ask(self, method: str, *more: str) -> ExportT:
-        request = make_request(method, make_path("exports", str(self.id), *more))
-        return await exporting.read_export(self._transport, request, self._make)
-
-    def _make(self, members: Json) -> Any:
-        return self._maker(type(self))(members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from inference_store_client import methods, replaying
+from inference_store_client import exporting, methods, replaying
 from inference_store_client.http_clients import open_http
 from inference_store_client.settings import ClientSettings
 from inference_store_client.transport import MOST_JOBS, TIMEOUT, Blocking, HttpTransport, Jobs, run
@@ -59,7 +59,7 @@ class BlockingTransport(HttpTransport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export(methods.ExportMethods["Export"], Blocking):
+class Export(exporting.ExportMethods["Export"], Blocking):
     """An export as it was when it was read; each method asks the store again."""
 
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_parse_port,
         help="port of the proxy (default: 8090, or the next free one)",
     )
-    parser.add_argument("--once", action="store_true", help="stop after three answers")
+    parser.add_argument("--once", action="store_true", help="stop after the answers")
 
 
 def run(arguments: argparse.Namespace) -> int:
