@@ -39,4 +39,4 @@ async def test_include_accepts_commas(api: Api) -> None:
         assert [item["key"] for item in answer["metadata"]] == ["frame_number", "data_source"]
         assert [prediction["label"] for prediction in answer["predictions"]] == ["person"]
         refused = await api.read(f"{path}?include=metadata,nothing", status=422)
-        assert "'metadata', 'predictions' or 'urls'" in refused["detail"]
+        assert "'metadata', 'predictions', 'urls' or 'ground_truth'" in refused["detail"]
