@@ -173,8 +173,9 @@ class Labelling {
     if (picked !== null) this.decide(this.shown.map((item, place) => (place === picked ? { ...item, label } : item)));
   }
 
-  draw(box: Box): void {
-    this.decide([...this.shown, makeItem({ label: this.label || null, box })]);
+  /** `only`: the class, where there is just one. */
+  draw(box: Box, only = ""): void {
+    this.decide([...this.shown, makeItem({ label: this.label || only || null, box })]);
     this.picked = this.shown.length - 1;
   }
 

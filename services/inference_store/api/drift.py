@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from inference_store.access.rights import Right
 from inference_store.index import saved_views
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Conflict, Invalid
-from inference_store.inference.field_docs import FINITE, WHOLE, Body, instant
+from inference_store.inference.field_docs import FINITE, WHOLE, Body
 from inference_store.query.aggregates.aggregation import Of
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Instant, Named, Node, Operation
@@ -42,7 +42,6 @@ _EXAMPLE: Final[JsonValue] = {
     "current": {"received_at": {"from": "2026-11-08T00:00:00Z"}},
     "of": ["brightness", "top_label", "prediction.area"],
 }
-_SPANS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 class DriftWindowBody(Body):
@@ -106,7 +105,10 @@ async def compare_windows(
         await _read_window(connection, access, model, name, window, now)
         for name, window in (("reference", body.reference), ("current", body.current))
     ]
-    warnings = _check_windows(*windows)
+    same = "both windows are the same: give it another time, filter or view"
+    if windows[0].node == windows[1].node:
+        raise Invalid.of("current", same)
+    warnings = []
     choice = await choose_features(connection, model.model, body.of, body.unknown_keys)
     prepared = []
     for window in windows:
@@ -122,6 +124,12 @@ async def compare_windows(
         if not sampled.sampled:
             message = "the window is empty: no inference matches; widen its time or its filter"
             raise Invalid.of(window.name, message)
+    # samples of one order have in common what the windows have
+    shared = not set(reference.uids).isdisjoint(current.uids)
+    if shared and reference.uids == current.uids:
+        raise Invalid.of("current", same)
+    if shared:
+        warnings.append("The windows overlap: what both have hides what has changed.")
     if body.of is not None and scattered:
         names = ", ".join(scattered)
         warnings.append(f"Too many different values to be compared: {names}.")
@@ -161,12 +169,6 @@ class _Window:
             unknown_keys=unknown_keys,
         )
 
-    def overlaps(self, other: "_Window") -> bool:
-        """Check whether both have inferences in common, as far as their times and filters say."""
-        ends_before = self.until and other.since and self.until <= other.since
-        begins_after = self.since and other.until and self.since >= other.until
-        return self.filter == other.filter and not (ends_before or begins_after)
-
 
 async def _read_window(  # noqa: PLR0917
     connection: AsyncConnection,
@@ -195,25 +197,8 @@ async def _read_window(  # noqa: PLR0917
             both = filter is not None
             filter, text = Operation("and", (own, filter)) if filter else own, None
             text = None if both else view.filter
-        if body.received_at is None:
-            since, until = _read_time(view.time, now)
+        if body.received_at is None and view.time is not None:
+            since, until = saved_views.read_time(view.time, now)
+        elif body.received_at is None:
+            since, until = None, None
     return _Window(name, filter, text, since, until)
-
-
-def _read_time(time: str | None, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """Return the ends of the time of a saved view."""
-    if time is None:
-        return None, None
-    start, between, end = time.partition("..")
-    if not between:
-        return now - timedelta(**{_SPANS[time[-1]]: int(time[:-1])}), None
-    return instant(start) if start else None, instant(end) if end else None
-
-
-def _check_windows(reference: _Window, current: _Window) -> list[str]:
-    if reference.node == current.node:
-        message = "both windows are the same: give it another time, filter or view"
-        raise Invalid.of("current", message)
-    if reference.overlaps(current):
-        return ["The windows overlap: what both have hides what has changed."]
-    return []

@@ -215,6 +215,8 @@ async def change_view(
     model."""
     model, view = await _lock(connection, access, view_id)
     given = body.values()
+    if body.watch is not None:  # whole: what is stored has no defaults
+        given["watch"] = body.watch.model_dump()
     _check_change(access, view, given)
     require_revision("The view", view.revision, if_match)
     await _check_question(connection, model.model, given)

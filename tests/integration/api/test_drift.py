@@ -146,7 +146,11 @@ async def test_refuses_what_cannot_be_compared(api: Api) -> None:
         [error] = answer.json()["errors"]
         assert error["path"].removeprefix("body.") == path, error
         assert says in str(error), error
-    overlap = await api.ask(_PATH, {"reference": {}, "current": _BEFORE})
+    # what windows have in common is seen by what they find
+    refused = await api.post(_PATH, json={"reference": {}, "current": _BEFORE})
+    assert (refused.status_code, "the same" in refused.text) == (422, True)
+    first = {"received_at": {"to": at(90).isoformat()}}
+    overlap = await api.ask(_PATH, {"reference": {"filter": "NOT model_ms < 0"}, "current": first})
     assert "overlap" in str(overlap["warnings"])
     assert not overlap["drifted"]
     assert all(row["too_few"] for row in overlap["rows"])

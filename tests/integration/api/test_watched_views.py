@@ -79,7 +79,7 @@ async def test_shows_number_until_view_is_changed_deleted_or_erased(api: Api) ->
     assert [view["watch"] for view in erased] == [None]
     await api.call("PATCH", path, {"watch": None})
     await until_series({})
-    await api.call("PATCH", path, {"watch": COUNTED})
+    await api.call("PATCH", path, {"watch": {"every": COUNTED["every"]}})
     await until_series({"late": 1})
     await api.call("DELETE", path)
     await until_series({})

@@ -43,13 +43,13 @@ class Asked:
         by, dimension, source = self.evaluation.group_by, self.group, self.evaluation.source
         if by is None or dimension is None:
             return None
-        items = []
+        items, are_labels = [], name == "accuracy"
         for key in choose_slices(found):
             figure = compute(found[key])
             items.append(
                 Slice(
                     value=format_value(dimension, key[0]),
-                    filter=find_group(by, dimension, key[0], source),
+                    filter=find_group(by, dimension, key[0], source, labels=are_labels),
                     labelled=found[key][NUMBER],
                     figure=figure,
                     worse=_compare(name, whole.value, figure.value),

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -123,7 +124,9 @@ async def _report(
         asked.collector.connection, {number for number, *_ in labels[:most]} - {0}
     )
     whole = Retrieval(*(sum(one[place] for _, one, _ in labels) for place in range(3)))
-    known = [precisions for *_, precisions in labels if precisions is not None]
+    known = [(number, precisions) for number, _, precisions in labels if precisions is not None]
+    # boxes without a label are no label, unless none has one
+    known = [one for one in known if one[0]] or known
     return BoxesReport(
         images=len(request.images) // IMAGE_BYTES,
         sampled=sampled,
@@ -134,7 +137,7 @@ async def _report(
         recall=ratio(whole.found, whole.found + whole.missed),
         f1=_show_f1(whole, matched["f1"]),
         average_precision=_show_precisions(
-            [sum(of) / len(known) for of in zip(*known, strict=True)] if known else None
+            [fmean(of) for of in zip(*(of for _, of in known), strict=True)] if known else None
         ),
         labels=[
             BoxFigures(

@@ -26,7 +26,9 @@ def wilson(part: float, whole: int) -> Interval | None:
     share, spread = part / whole, _Z * _Z / whole
     centre = (share + spread / 2) / (1 + spread)
     half = _Z / (1 + spread) * sqrt(share * (1 - share) / whole + spread / whole / 4)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # at the ends without what rounding leaves
+    low, high = 0.0 if part == 0 else centre - half, 1.0 if part == whole else centre + half
+    return low, high
 
 
 def around_mean(number: int, total: float, squares: float) -> Interval | None:

@@ -38,12 +38,18 @@ def test_label(name: str, axis: Axis, listed: Sequence[Axis]) -> Node:
     return Operation("not", (Operation("in", (Named(name), Listed(known))),))
 
 
-def find_group(by: GroupBody, dimension: Dimension, value: Any, source: str | None) -> str | None:
-    """Return the filter of the inferences of a group that have truth; None where there is none."""
+def find_group(
+    by: GroupBody, dimension: Dimension, value: Any, source: str | None, *, labels: bool
+) -> str | None:
+    """Return the filter of the inferences of a group that have truth, or (`labels`) a true label;
+    None where there is none: no filter finds the empty sets of one source."""
     operand, bounds = dimension.operand, dimension.by
-    if by.is_label:
+    if by.is_label or (source is not None and not labels):
         return None
-    there = test_truth(source)
+    has_label = Operation(
+        "not", (Operation("isNull", (Named("label" if source else "truth_label"),)),)
+    )
+    there = test_truth(source, *([has_label] if labels else []))
     name = "received_at" if operand == TIME else (by.of or by.histogram.of).name  # type: ignore[union-attr]
     if value is None:
         return write_all(Operation("isNull", (Named(name),)), there)
