@@ -163,10 +163,18 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert_the_demo_shows_what_happens(first.api)
         printed = first.output.read_text()
         commands = re.findall(r"^curl -s .*?-d '.*?'$", printed, re.MULTILINE | re.DOTALL)
-        assert len(commands) == 3
-        for command in commands:  # as pasted into a shell
-            answer = json.loads(subprocess.check_output(command, shell=True, text=True))
-            assert len(answer["items"]) >= 2
+        # as pasted into a shell
+        answers = [
+            json.loads(subprocess.check_output(command, shell=True, text=True))
+            for command in commands
+        ]
+        *found, evaluated, drift = answers
+        assert [len(answer["items"]) >= 2 for answer in found] == [True] * 3
+        worst = [part["figure"]["value"] for part in evaluated["slices"]["items"]]
+        assert evaluated["labelled"] == 235
+        assert worst == sorted(worst)
+        assert worst[0] < 0.1 < 0.7 < worst[-1]
+        assert "brightness" in {row["name"] for row in drift["rows"] if row["drifted"]}
         assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN" in printed
         assert "→ none" not in printed
         assert "nothing found" not in printed

@@ -173,7 +173,7 @@ async def test_without_access_control(api: Api) -> None:
     assert caller["session"] is None
     assert caller["limits"]["requests_per_minute"] is None
     on = dict.fromkeys(("presigned_urls", "thumbnails"), True)
-    off = dict.fromkeys(("access_control", "oidc", "read_replica"), False)
+    off = dict.fromkeys(("access_control", "oidc", "read_replica", "replays"), False)
     assert caller["switched_on"] == on | off
 
 
