@@ -173,7 +173,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         worst = [part["figure"]["value"] for part in evaluated["slices"]["items"]]
         assert evaluated["labelled"] == 235
         assert worst == sorted(worst)
-        assert worst[0] < 0.1 < 0.7 < worst[-1]
+        assert (worst[0] < 0.1, worst[-1] > 0.7) == (True, True)
         assert "brightness" in {row["name"] for row in drift["rows"] if row["drifted"]}
         assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN" in printed
         assert "→ none" not in printed
