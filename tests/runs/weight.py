@@ -20,7 +20,7 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_090),
-    "api": (44, 12_540),
+    "api": (44, 12_530),
     "cli": (9, 1_820),
     "erasure": (30, 10_320),
     "export": (8, 2_660),
@@ -33,15 +33,15 @@ BUDGETS: Final = {
     "operations": (11, 2_600),
     "platform": (17, 3_480),
     "proxy": (39, 11_060),
-    "query": (66, 15_170),
+    "query": (66, 15_180),
     "retention": (14, 3_470),
     "replay": (4, 780),
     "truth": (8, 1_230),
-    "tests": (573, 82_780),
+    "tests": (573, 82_790),
     "client": (63, 9_920),
     "benchmarks": (41, 6_400),
     "docs": (53, 8_880),
-    "console": (174, 17_800),
+    "console": (174, 17_810),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
 WALKS: Final = {"a query": 15, "an erasure": 13, "a captured call": 10, "an event": 8}
