@@ -199,7 +199,9 @@ async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None
         locked = await connection.execute(query.with_for_update())
         now |= {(model, uid): tuple(keys) for uid, *keys in locked}
     for row in rows:
-        keys = now.get((row.model, row.uid), tuple(getattr(row, name) for name in KEYS))
+        known = tuple(getattr(row, name) for name in KEYS)
+        # of replaced truth: of the inference itself nothing goes
+        keys = known if row.scope == "truth" else now.get((row.model, row.uid), known)
         values = {"model": row.model, "uid": row.uid, "scope": row.scope, "erasure": row.erasure}
         values |= {**dict(zip(KEYS, keys, strict=True)), "claimed_at": row.claimed_at}
         await connection.execute(insert(erasing).values(values).on_conflict_do_nothing())

@@ -17,11 +17,14 @@ from inference_store.erasure.holds import find_claims as claimed_before
 from inference_store.erasure.log import new_key, read_document
 from inference_store.erasure.pending_deletions import enqueue_arrivals, list_pending
 from inference_store.erasure.requests import request_erasure, request_waiver
+from inference_store.index import registrations
 from inference_store.index.tables import erased_span, erasing, erasure_held, hold, partition_span
 from inference_store.inference.errors import Conflict
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.platform.settings import RetentionSettings
+from inference_store.truth.documents import TruthItem, TruthSet
+from inference_store.truth.sets import TruthWriter
 from tests.integration.backups import Backup, Restore
 from tests.integration.statements import record_statements
 from tests.transactions import fetch
@@ -418,3 +421,37 @@ async def test_the_certificate_lists_what_was_given_up_and_a_restore_keeps_it(
         )
         assert await restored.stored() == {inference.uid for inference in held}
         assert await list_chain(older) == signed
+
+
+async def test_replaced_truth_goes_when_a_hold_ends_and_nothing_else(storing: Storing) -> None:
+    """Also of a capture in a segment, whose other entries stay."""
+    model = await storing.model()
+    [labelled] = await storing.packed(model, 1, ago(days=1))
+    placed = await storing.hold(model, None, labelled.uid)
+    kept = storing.objects()
+    writer = TruthWriter(storing.engine, storing.blobs)
+    for label in ("planted", "car"):
+        said = TruthSet([TruthItem(label)])
+        async with storing.engine.begin() as connection:
+            registration = (await registrations.find_by_ids(connection, ["model"]))["model"]
+        names = await writer.resolve(model, [said])
+        async with storing.engine.begin() as connection:
+            assert await writer.hold_names(connection, model, names)
+            await writer.write(
+                connection, registration, {(labelled.uid, said.source): said}, by="t"
+            )
+    [erasure] = await _list_unfinished(storing.engine)
+    assert await storing.eraser.finish(erasure) == "partly_held"
+    await storing.release(placed)
+    async with storing.engine.begin() as connection:
+        assert await resume_released(connection, limit=5) == 1
+    before = storing.objects()
+    assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
+    assert (len(before - kept), len(storing.objects() - kept)) == (2, 1)
+    assert kept < storing.objects()
+    assert await storing.stored() == {labelled.uid}
+
+
+async def _list_unfinished(engine: AsyncEngine) -> list[progress.Erasure]:
+    async with engine.connect() as connection:
+        return list(await progress.list_unfinished(connection, failed=True))
