@@ -60,7 +60,7 @@ def test_figures_lead_to_what_they_are_of(open_page: OpenPage) -> None:
     rows = page.get_by_role("region", name="Slices").get_by_role("row")
     expect(rows).to_have_count(3)
     expect(page).to_have_url(re.compile(r"g=camera"))
-    assert follow(page, "attic") == "camera = 'attic' AND has_truth"
+    assert follow(page, "attic") == "camera = 'attic' AND truth_label IS NOT NULL"
     page.go_back()
     box = page.get_by_role("combobox", name="Filter")
     box.fill("camera = 'hall'")
