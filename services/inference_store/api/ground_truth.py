@@ -15,7 +15,14 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure.pending_deletions import list_erased
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import Conflict, Gone, Invalid, NotFound, TooLarge
+from inference_store.inference.errors import (
+    Conflict,
+    Gone,
+    Invalid,
+    NotFound,
+    TooLarge,
+    UnsupportedMediaType,
+)
 from inference_store.inference.field_docs import (
     Body,
     Exact,
@@ -225,7 +232,7 @@ _BODY: Final = {
 }
 _MEMORY_BYTES: Final = 16 * 1024 * 1024
 _Columns = Annotated[
-    list[Annotated[str, Field(pattern=r"^[^=]+=.+$", max_length=512)]],
+    list[Annotated[str, Field(max_length=512, json_schema_extra={"pattern": "^[^=]+=.+$"})]],
     Query(
         max_length=32,
         description="Names of columns, if they are others: `label=class`. Repeat it.",
@@ -238,7 +245,7 @@ _Columns = Annotated[
     f"POST {OF_MODEL}/ground-truth",
     Right.ANNOTATE,
     "Load ground truth",
-    *(409, 413),
+    *(409, 413, 415),
     in_bulk=True,
     openapi_extra=_BODY,
 )
@@ -255,6 +262,11 @@ async def load_ground_truth(
     if kind not in FORMATS:
         message = f"the body is one of {', '.join(FORMATS)}"
         raise Invalid.of("header.content-type", message, FORMATS)
+    if coding := access.request.headers.get("Content-Encoding"):
+        raise UnsupportedMediaType(
+            f"The body is encoded as {coding!r}, which is not read: send it as it is, without"
+            " Content-Encoding."
+        )
     names = _read_columns(columns)
 
     async def note(connection: AsyncConnection, sets: int) -> None:
@@ -310,8 +322,13 @@ async def _receive(access: Access, file: IO[bytes]) -> None:
 
 
 def _read_columns(columns: list[str]) -> dict[str, str]:
-    names = dict(column.split("=", 1) for column in columns)
-    for ours in names:
+    names = {}
+    for column in columns:
+        ours, _, theirs = column.partition("=")
+        if not ours or not theirs:
+            message = f"{column!r} is not OURS=THEIRS: write `label=class` if your column of labels"
+            raise Invalid.of("query.columns", f"{message} is called `class`")
+        names[ours] = theirs
         if ours not in FIELDS and not ours.startswith(METADATA):
             near = nearest(ours, FIELDS)
             message = f"there is no field {ours!r}; {describe_nearest(near, list(FIELDS))}"

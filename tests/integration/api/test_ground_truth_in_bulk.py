@@ -182,7 +182,8 @@ a,bus,,,,,,,
 
 @pytest.mark.parametrize("kind", ["text/csv", "application/vnd.apache.parquet"])
 async def test_columns(api: Api, kind: str) -> None:
-    """Rows of one inference that follow each other are one set; the last set counts."""
+    """Rows of one inference that follow each other are one set; the last set counts. A row of empty
+    columns says nothing, and replaces no set."""
     await store(api)
     body = _CSV.encode()
     if kind != "text/csv":
@@ -202,12 +203,24 @@ async def test_columns(api: Api, kind: str) -> None:
     mapping = ["inference_id=image", "label=class"]
     answer = await load(api, body, kind, columns=mapping)
     assert answer.status_code == 200, answer.text
-    assert answer.json() == _NOTHING | {"matched": 4, "changed": 3}
-    assert await find(api, "has_truth") == "a b c"
+    loaded = answer.json()
+    assert [problem["outcome"] for problem in loaded.pop("problems")] == ["refused"]
+    counts = {"matched": 3, "changed": 2, "refused": 1}
+    assert loaded | {"problems": []} == _NOTHING | counts
+    assert await find(api, "has_truth") == "a b"
     assert await find(api, "truth_label = 'bus'") == "a"
     assert await find(api, "truth(value = 1.5 AND text LIKE 'two%')") == "b"
     wrong = await load(api, body, kind, columns=["labl=class"])
     assert (wrong.status_code, wrong.json()["errors"][0]["known"][0]) == (422, "label")
+    for column, why in (
+        ("label", "'label' is not OURS="),
+        ("text=klass", "the file has no column"),
+    ):
+        refused = (await load(api, body, kind, columns=[column])).json()["errors"][0]
+        assert (refused["path"], refused["message"][: len(why)]) == ("query.columns", why)
     assert (await load(api, b"\xff\xfe\x00", kind)).status_code == 422
     assert (await load(api, body, "text/plain")).status_code == 422
+    headers = {"Content-Type": kind, "Content-Encoding": "gzip"}
+    packed = await api.post(f"{_M}/ground-truth", content=b"", headers=headers)
+    assert (packed.status_code, "gzip" in packed.json()["detail"]) == (415, True)
     assert (await api.post("/v1/models/none/ground-truth", content=b"")).status_code == 404
