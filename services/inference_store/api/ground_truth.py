@@ -35,7 +35,7 @@ from inference_store.inference.field_docs import (
 from inference_store.inference.nearest import describe_nearest, nearest
 from inference_store.query import lookup
 from inference_store.query.read import GROUND_TRUTH, read
-from inference_store.truth.awaiting import drop_all
+from inference_store.truth.awaiting import drop_all, drop_of_data
 from inference_store.truth.documents import (
     MOST_ITEMS,
     MOST_SOURCE,
@@ -185,6 +185,8 @@ async def delete_ground_truth(
     registration, uid = await _find(access, model_id, inference_id)
     async with access.engine.begin() as connection:
         await delete_truth(connection, registration.model, uid, source, revision=if_match)
+        # it would be joined again
+        await drop_of_data(connection, registration.model, [uid], source)
         noted = {"source": source, "revision": None}
         await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, [uid], **noted)
     return Response(status_code=204)
