@@ -73,7 +73,7 @@ class Refused(StoreError):
 
 
 class InvalidRequest(Refused):
-    """What was asked makes no sense (400, 406, 413, 422, 501)."""
+    """What was asked makes no sense (400, 406, 413, 415, 422, 501)."""
 
 
 class Unauthorized(Refused):

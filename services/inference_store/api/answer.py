@@ -363,6 +363,7 @@ _A_WHOLE_NUMBER: Final = "it must be a whole number"
 _WORDS: Final = {
     "missing": "it is required",
     "string_type": "it must be a string",
+    "string_unicode": "it must not contain NUL or a lone surrogate",
     "finite_number": "it must be a finite number",
     **dict.fromkeys(("bool_type", "bool_parsing"), "it must be true or false"),
     **dict.fromkeys(("int_type", "int_from_float"), _A_WHOLE_NUMBER),
@@ -388,6 +389,8 @@ _WORDS: Final = {
 
 def _describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
     kind, context = error["type"], error.get("ctx", {})
+    if kind in {"too_long", "too_short"} and isinstance(error.get("input"), str):
+        kind = f"string_{kind}"  # a bound that stands behind a validator of texts
     if kind.endswith("too_short") and context["min_length"] == 1:
         return "it must not be empty"
     words = _WORDS.get(kind)

@@ -15,7 +15,14 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure.pending_deletions import list_erased
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import Conflict, Gone, Invalid, NotFound, TooLarge
+from inference_store.inference.errors import (
+    Conflict,
+    Gone,
+    Invalid,
+    NotFound,
+    TooLarge,
+    UnsupportedMediaType,
+)
 from inference_store.inference.field_docs import (
     Body,
     Exact,
@@ -28,7 +35,7 @@ from inference_store.inference.field_docs import (
 from inference_store.inference.nearest import describe_nearest, nearest
 from inference_store.query import lookup
 from inference_store.query.read import GROUND_TRUTH, read
-from inference_store.truth.awaiting import drop_all
+from inference_store.truth.awaiting import drop_all, drop_of_data
 from inference_store.truth.documents import (
     MOST_ITEMS,
     MOST_SOURCE,
@@ -178,6 +185,8 @@ async def delete_ground_truth(
     registration, uid = await _find(access, model_id, inference_id)
     async with access.engine.begin() as connection:
         await delete_truth(connection, registration.model, uid, source, revision=if_match)
+        # it would be joined again
+        await drop_of_data(connection, registration.model, [uid], source)
         noted = {"source": source, "revision": None}
         await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, [uid], **noted)
     return Response(status_code=204)
@@ -225,7 +234,7 @@ _BODY: Final = {
 }
 _MEMORY_BYTES: Final = 16 * 1024 * 1024
 _Columns = Annotated[
-    list[Annotated[str, Field(pattern=r"^[^=]+=.+$", max_length=512)]],
+    list[Annotated[str, Field(max_length=512, json_schema_extra={"pattern": "^[^=]+=.+$"})]],
     Query(
         max_length=32,
         description="Names of columns, if they are others: `label=class`. Repeat it.",
@@ -238,7 +247,7 @@ _Columns = Annotated[
     f"POST {OF_MODEL}/ground-truth",
     Right.ANNOTATE,
     "Load ground truth",
-    *(409, 413),
+    *(409, 413, 415),
     in_bulk=True,
     openapi_extra=_BODY,
 )
@@ -255,6 +264,11 @@ async def load_ground_truth(
     if kind not in FORMATS:
         message = f"the body is one of {', '.join(FORMATS)}"
         raise Invalid.of("header.content-type", message, FORMATS)
+    if coding := access.request.headers.get("Content-Encoding"):
+        raise UnsupportedMediaType(
+            f"The body is encoded as {coding!r}, which is not read: send it as it is, without"
+            " Content-Encoding."
+        )
     names = _read_columns(columns)
 
     async def note(connection: AsyncConnection, sets: int) -> None:
@@ -310,8 +324,13 @@ async def _receive(access: Access, file: IO[bytes]) -> None:
 
 
 def _read_columns(columns: list[str]) -> dict[str, str]:
-    names = dict(column.split("=", 1) for column in columns)
-    for ours in names:
+    names = {}
+    for column in columns:
+        ours, _, theirs = column.partition("=")
+        if not ours or not theirs:
+            message = f"{column!r} is not OURS=THEIRS: write `label=class` if your column of labels"
+            raise Invalid.of("query.columns", f"{message} is called `class`")
+        names[ours] = theirs
         if ours not in FIELDS and not ours.startswith(METADATA):
             near = nearest(ours, FIELDS)
             message = f"there is no field {ours!r}; {describe_nearest(near, list(FIELDS))}"

@@ -32,6 +32,7 @@ from inference_store.index.partitions import TimePartition, TimePartitions
 from inference_store.index.sidecars import among, among_keys, by_model, stored
 from inference_store.index.tables import (
     PARTITIONED,
+    awaiting_truth,
     blob_reference,
     erased_batch,
     erased_span,
@@ -131,7 +132,7 @@ async def _delete_inferences(
         counted = None if len(present) == len(uids) else present
         counts = await key_registry.delete_rows(connection, model, uids, counted=counted)
     tables = (inference,) if whole_span else _OTHERS
-    for table in (*tables, blob_reference):
+    for table in (*tables, blob_reference, awaiting_truth):
         deleted = await connection.execute(table.delete().where(among(table, model, uids)))
         counts[table.name] = deleted.rowcount
     counts["audit"] = await audit_chain.redact_values(connection, stored_erasure.id, uids=uids)

@@ -168,6 +168,10 @@ class TooLarge(StoreError, status=413, title="The body is too large"):
     """The body is over the limit that the detail names."""
 
 
+class UnsupportedMediaType(StoreError, status=415, title="The body's encoding is not read"):
+    """`Content-Encoding` names what this route does not decode: send the body as it is."""
+
+
 class NotKept(
     StoreError,
     status=501,

@@ -23,7 +23,7 @@ from inference_store.erasure.segment_claims import (
 )
 from inference_store.export.erased import record_batch
 from inference_store.index import key_registry, sidecars
-from inference_store.index.sidecars import CONTENT_TYPE, Identity, without_request
+from inference_store.index.sidecars import CONTENT_TYPE, Identity, by_model, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.inference.events import FIELDS, StorageKey, parse_stored
 from inference_store.inference.layout import member_of
@@ -40,6 +40,7 @@ from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.traces import stage
 from inference_store.replay.items import forget_members
+from inference_store.truth.awaiting import drop_of_data
 
 from .leader import Leader
 
@@ -169,6 +170,9 @@ async def _forget(  # noqa: PLR0917
     async with leader.engine.begin() as connection:
         await advance_erasure(connection, erasure.id, "deleting_rows")
     async with leader.engine.begin() as connection:
+        if erasure.scope == "inference":
+            for model, uids in by_model((mark.model, mark.uid) for mark in done):
+                await drop_of_data(connection, model, uids)
         erased = await rows.delete_rows(
             connection,
             erasure,

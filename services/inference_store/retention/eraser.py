@@ -34,21 +34,23 @@ from uuid import UUID
 import structlog
 
 from inference_store.erasure import object_claims, progress, requests, rows, segment_claims
-from inference_store.erasure.batches import describe_batch
+from inference_store.erasure.batches import describe_batch, describe_entry
 from inference_store.erasure.held_deletions import IN_LEDGER, describe_ended, find_spared, has_marks
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import PendingDeletion, Position, list_pending
 from inference_store.erasure.progress import STOPPED, Erasure, State
 from inference_store.erasure.runs import count_failure
 from inference_store.erasure.selection import find_requested, find_unmarked
-from inference_store.index.sidecars import Identity
+from inference_store.index.sidecars import Identity, by_model
 from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.traces import stage
+from inference_store.query import lookup
 from inference_store.query.deadline import OutOfTime
 from inference_store.replay.items import find_replays
+from inference_store.truth.awaiting import find_of_ids, find_of_subject
 
 from .batch_eraser import NOTHING, Batch, erase_batch
 from .certifier import end_erasure
@@ -92,6 +94,7 @@ async def mark(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> Mar
                 # events stay removed.
                 if erasure.id not in leader.searched:
                     await _mark_replays(leader, erasure)
+                    await _mark_waiting_truth(leader, erasure)
                     await remove_subject(leader, erasure)
                     leader.searched.add(erasure.id)
                 return "all"
@@ -142,6 +145,49 @@ async def _mark_replays(leader: Leader, erasure: Erasure) -> None:
         if after is None and not is_new:
             return
         is_new = is_new and after is not None
+
+
+async def _mark_waiting_truth(leader: Leader, erasure: Erasure) -> None:
+    """Mark the truth that waits for what a request names, or for the data of what it has marked: it
+    goes as inferences do, with its bytes, and the ledger has it."""
+    if erasure.cause != "request":
+        return
+    asked, subject = erasure.asked or {}, requests.find_subject(erasure.asked)
+    ids = asked.get("inference_ids", ())
+    named = {uid for uid in map(lookup.parse_uid, ids) if uid is not None}
+    async with leader.connect() as connection:
+        models = await progress.list_models(connection, erasure)
+    for model in models:
+        async with leader.connect() as connection:
+            await _mark_waiting(
+                leader, erasure, model, await find_of_ids(connection, model, ids, named)
+            )
+        after: UUID | None = UUID(int=0)
+        while subject is not None and after is not None:
+            async with leader.connect() as connection:
+                found, after = await find_of_subject(
+                    connection, model, subject.key, subject.value, after
+                )
+            await _mark_waiting(leader, erasure, model, found)
+    position: Position | None = _START
+    while position is not None:
+        async with leader.connect() as connection:
+            page = await list_pending(connection, erasure.id, after=position, limit=_PAGE)
+            marked = by_model((mark.model, mark.uid) for mark in page)
+            pairs = [
+                (model, await find_of_ids(connection, model, (), uids)) for model, uids in marked
+            ]
+        for model, found in pairs:
+            await _mark_waiting(leader, erasure, model, found)
+        position = page[-1].position if page else None
+
+
+async def _mark_waiting(leader: Leader, erasure: Erasure, model: int, uids: list[UUID]) -> None:
+    if uids:
+        async with leader.connect() as connection:
+            marks = [(uid, None, None, None, None) for uid in uids]
+            batch = await describe_entry(connection, erasure, model, marks)
+        await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
 
 
 async def unmark(leader: Leader, erasure: Erasure) -> None:

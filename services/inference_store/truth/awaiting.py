@@ -2,18 +2,21 @@
 
 It has a document in the bucket as any other, and a row in `blob_reference` by a made-up uid. When
 it is joined, it is written anew for its inference; then, or when its time is over, the document is
-deleted as one that was replaced. What was erased gets nothing: its id stays unknown.
+deleted as one that was replaced. What was erased gets nothing: its id stays unknown. That of a
+datum (`data_hash`) stays until its time is over, for every inference that has the datum and no set
+of the source; it goes when one of these is erased, or loses its set.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import groupby
 from secrets import randbits
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, tuple_
+from sqlalchemy import and_, delete, exists, false, func, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,9 +24,10 @@ from inference_store.erasure.pending_deletions import enqueue_superseded
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import among, among_keys, by_model
-from inference_store.index.tables import awaiting_truth, blob_reference
+from inference_store.index.tables import awaiting_truth, blob_reference, inference, truth_set
 from inference_store.index.writing import copy_rows
 from inference_store.inference.events import uid_floor
+from inference_store.inference.json_text import is_number
 
 from .documents import TruthSet, decode_content, encode_document
 from .matching import find_matches
@@ -128,6 +132,50 @@ async def drop_all(connection: AsyncConnection, model: int) -> int:
     return len(uids)
 
 
+async def find_of_subject(
+    connection: AsyncConnection, model: int, key: str, value: str, after: UUID
+) -> tuple[list[UUID], UUID | None]:
+    """Find the next that wait for the inferences of a subject, numbers in any spelling; return also
+    where to go on, None: there are no more."""
+    query = select(_HERE.uid, _HERE.value).where(_HERE.model == model, _HERE.uid > after)
+    query = query.where(_HERE.how == "metadata", _HERE.name == key)
+    rows = list(await connection.execute(query.order_by(_HERE.uid).limit(_BATCH)))
+    found = [row.uid for row in rows if _is_same(row.value, value)]
+    return found, rows[-1].uid if len(rows) == _BATCH else None
+
+
+def _is_same(one: str, other: str) -> bool:
+    are_numbers = is_number(one) and is_number(other)
+    return one == other or (are_numbers and Decimal(one) == Decimal(other))
+
+
+async def find_of_ids(
+    connection: AsyncConnection, model: int, names: Collection[str], uids: Collection[UUID]
+) -> list[UUID]:
+    """Find what waits for inferences of these ids, or for these, or for their data."""
+    of_these = among(inference, model, sorted(uids)) if uids else false()
+    hashes = select(inference.c.data_hash).where(of_these)
+    named = or_(
+        and_(_HERE.how == "inference_id", among_keys(_HERE.value, names)),
+        and_(_HERE.how == "uid", among_keys(_HERE.value, map(str, uids))),
+        and_(_HERE.how == "data_hash", _HERE.value.in_(hashes)),
+    )
+    query = select(_HERE.uid).where(_HERE.model == model, _HERE.name == "", named)
+    return list((await connection.execute(query)).scalars())
+
+
+async def drop_of_data(
+    connection: AsyncConnection, model: int, uids: Sequence[UUID], source: str | None = None
+) -> None:
+    """Delete what waits for the data of these inferences, of one source or all."""
+    hashes = select(inference.c.data_hash).where(among(inference, model, uids))
+    of_data = (_HERE.model == model, _HERE.how == "data_hash", _HERE.value.in_(hashes))
+    query = select(_HERE.uid).where(*of_data)
+    if source is not None:
+        query = query.where(_HERE.source == source)
+    await drop(connection, model, list((await connection.execute(query)).scalars()))
+
+
 async def expire(connection: AsyncConnection) -> int:
     """Delete what has waited for too long; return how many, 0: there are no more."""
     query = select(_HERE.model, _HERE.uid).where(_HERE.until < func.now()).limit(_BATCH)
@@ -156,14 +204,14 @@ async def join_next(writer: TruthWriter, after: tuple[int, UUID] | None) -> tupl
 async def _join(writer: TruthWriter, registration: Registration, rows: Sequence[Any]) -> None:
     model = registration.model
     async with writer.engine.connect() as connection:
-        addresses = {_key_of(row)[0] for row in rows}
+        addresses = {_key_of(row)[0] for row in rows if row.how != "data_hash"}
         matches = await find_matches(connection, model, addresses)
+        unlabelled = await _find_unlabelled(connection, model, rows)
     by_who: defaultdict[tuple[str, datetime], dict[tuple[UUID, str], Any]] = defaultdict(dict)
     for row in rows:
         uids = matches.uids.get(_key_of(row)[0], set())
-        if uids and (row.how == "data_hash" or len(uids) == 1):
-            for uid in uids:
-                by_who[row.by, row.at][uid, row.source] = row
+        for uid in uids if len(uids) == 1 else unlabelled.get(row.uid, ()):
+            by_who[row.by, row.at][uid, row.source] = row
     for (by, at), joined in by_who.items():
         sets = {key: decode_content(row.content, row.source) for key, row in joined.items()}
         names = await writer.resolve(model, list(sets.values()))
@@ -171,5 +219,24 @@ async def _join(writer: TruthWriter, registration: Registration, rows: Sequence[
             if not await writer.hold_names(connection, model, names):
                 continue  # the next turn joins it
             written = await writer.write(connection, registration, sets, by=by, said_at=at)
-            done = {row.uid for key, row in joined.items() if key not in written.held}
+            ended = [(key, row) for key, row in joined.items() if row.how != "data_hash"]
+            done = {row.uid for key, row in ended if key not in written.held}
             await drop(connection, model, sorted(done))
+
+
+async def _find_unlabelled(
+    connection: AsyncConnection, model: int, rows: Sequence[Any]
+) -> dict[UUID, list[UUID]]:
+    """Return the next inferences of the data for which rows wait that have no set of their source,
+    by the uid of the row."""
+    waiting = [row.uid for row in rows if row.how == "data_hash"]
+    if not waiting:
+        return {}
+    here, has = inference.c, truth_set.c
+    known = exists().where(has.model == model, has.uid == here.uid, has.source == _HERE.source)
+    query = select(_HERE.uid, here.uid.label("found")).where(among(awaiting_truth, model, waiting))
+    query = query.where(here.model == model, here.data_hash == _HERE.value, ~known).limit(_BATCH)
+    found: defaultdict[UUID, list[UUID]] = defaultdict(list)
+    for uid, inference_uid in await connection.execute(query):
+        found[uid].append(inference_uid)
+    return found

@@ -64,8 +64,10 @@ class Intake:
         wanted: dict[Key, Row] = {}
         awaiting: dict[tuple[Address, str], TruthSet] = {}
         for row in good:
-            uids = matches.uids.get(row.address, set())
-            if len(uids) > 1 and row.address.how != "data_hash":
+            uids, is_of_data = matches.uids.get(row.address, set()), row.address.how == "data_hash"
+            if uids and is_of_data and self.keep:
+                awaiting[row.address, row.set.source] = row.set  # others may have this datum later
+            if len(uids) > 1 and not is_of_data:
                 why = f"{len(uids)} inferences have it: name one by uid, as in {min(uids)}"
                 self._tell(row.line, "ambiguous", why)
             elif uids:

@@ -100,15 +100,27 @@ async def test_each_row_is_answered_by_name(api: Api, minio_server: S3) -> None:
     assert read_versions(minio_server, api.bucket) == before
     # what came first is joined when its inference arrives, and its document is deleted
     await api.run_retention()
-    assert await count(api, awaiting_truth, truth_set) == [1, 5]
-    await api.store(NewInference("later", at(9)))
+    assert await count(api, awaiting_truth, truth_set) == [2, 5]
+    # that of a datum waits on, for every inference that has it
+    await api.store(
+        NewInference("later", at(9)), NewInference("d", at(10), extras=Extras(data_hash=_HASH))
+    )
+    replaced = {"items": [{"label": "by-hand"}]}
+    await api.call("PUT", f"{_M}/inferences/c/ground-truth", replaced)
     for _ in range(2):
         await api.run_retention()
     assert await find(api, "truth_label = 'late-label'") == "later"
-    assert await count(api, awaiting_truth, truth_set, blob_reference) == [0, 6, 6]
+    assert await find(api, "truth(label = 'person')") == "b d"
+    assert await find(api, "truth(label = 'by-hand')") == "c"
+    assert await count(api, awaiting_truth, truth_set, blob_reference) == [1, 7, 8]
     assert count_with(minio_server, api.bucket, b"late-label") == 1
     audited = await api.fetch("SELECT detail FROM audit WHERE action = 'ground_truth_changed'")
-    assert audited == [{"sets": 5}, {"sets": 1}]
+    assert audited[:2] == [{"sets": 5}, {"sets": 2}]
+    # until one of them loses its set, which would come back
+    assert (await api.delete(f"{_M}/inferences/d/ground-truth")).status_code == 204
+    for _ in range(2):
+        await api.run_retention()
+    assert await count(api, awaiting_truth, truth_set, blob_reference) == [0, 6, 6]
 
 
 async def test_neighbours_in_a_segment_stay(api: Api, minio_server: S3) -> None:
@@ -170,6 +182,43 @@ async def test_nothing_erased_comes_back(api: Api, minio_server: S3) -> None:
     assert [n for n in read_versions(minio_server, api.bucket) if "ground-truth" in n] == []
 
 
+async def test_what_waits_goes_with_what_an_erasure_names(api: Api, minio_server: S3) -> None:
+    """Before the erasure ends: its rows, and its bytes in every version."""
+    minio_server.client().set_bucket_versioning(api.bucket, VersioningConfig(ENABLED))
+    api.retention["certificate_key"] = new_key().pem
+    same = Extras(data_hash=_HASH)
+    await api.store(NewInference("a", at(0), [("person", "int", 7)], extras=same))
+    uid = NewInference("gone", at(8)).uid
+    rows = (
+        {"metadata.person": "8.0", "source": "file"},
+        {"metadata.person": "8"},
+        {"metadata.other": "8"},
+        {"inference_id": "late"},
+        {"uid": str(uid)},
+        {"data_hash": _HASH},
+    )
+    planted = [{**row, "text": f"planted-{n}"} for n, row in enumerate(rows)]
+    loaded = await load_rows(api, *planted)
+    assert (loaded["awaiting"], loaded["changed"]) == (5, 1)
+
+    def list_planted() -> list[int]:
+        names = [f"planted-{n}".encode() for n in range(len(rows))]
+        return [count_with(minio_server, api.bucket, name) for name in names]
+
+    assert list_planted() == [1] * 5 + [2]
+    await api.call("POST", "/v1/erasures", {"subject": {"key": "person", "value": "8"}})
+    await api.run_retention()
+    [own] = (await api.read("/v1/erasures"))["items"]
+    assert (own["state"], list_planted()) == ("certified", [0, 0, 1, 1, 1, 2])
+    named = {"inference_ids": ["late", f"uid:{uid}", "a"], "model_ids": ["model"]}
+    await api.call("POST", "/v1/erasures", named)
+    await api.run_retention()
+    assert list_planted() == [0, 0, 1, 0, 0, 0]
+    assert await count(api, awaiting_truth, blob_reference) == [1, 1]
+    erasures = (await api.read("/v1/erasures"))["items"]
+    assert {one["state"] for one in erasures} == {"certified"}
+
+
 _CSV = """\ufeffimage,class,xmin,ymin,xmax,ymax,text,value,note
 a,car,0,0,10,10,,,x
 a,lamp,,,,,,,
@@ -182,7 +231,8 @@ a,bus,,,,,,,
 
 @pytest.mark.parametrize("kind", ["text/csv", "application/vnd.apache.parquet"])
 async def test_columns(api: Api, kind: str) -> None:
-    """Rows of one inference that follow each other are one set; the last set counts."""
+    """Rows of one inference that follow each other are one set; the last set counts. A row of empty
+    columns says nothing, and replaces no set."""
     await store(api)
     body = _CSV.encode()
     if kind != "text/csv":
@@ -202,12 +252,24 @@ async def test_columns(api: Api, kind: str) -> None:
     mapping = ["inference_id=image", "label=class"]
     answer = await load(api, body, kind, columns=mapping)
     assert answer.status_code == 200, answer.text
-    assert answer.json() == _NOTHING | {"matched": 4, "changed": 3}
-    assert await find(api, "has_truth") == "a b c"
+    loaded = answer.json()
+    assert [problem["outcome"] for problem in loaded.pop("problems")] == ["refused"]
+    counts = {"matched": 3, "changed": 2, "refused": 1}
+    assert loaded | {"problems": []} == _NOTHING | counts
+    assert await find(api, "has_truth") == "a b"
     assert await find(api, "truth_label = 'bus'") == "a"
     assert await find(api, "truth(value = 1.5 AND text LIKE 'two%')") == "b"
     wrong = await load(api, body, kind, columns=["labl=class"])
     assert (wrong.status_code, wrong.json()["errors"][0]["known"][0]) == (422, "label")
+    for column, why in (
+        ("label", "'label' is not OURS="),
+        ("text=klass", "the file has no column"),
+    ):
+        refused = (await load(api, body, kind, columns=[column])).json()["errors"][0]
+        assert (refused["path"], refused["message"][: len(why)]) == ("query.columns", why)
     assert (await load(api, b"\xff\xfe\x00", kind)).status_code == 422
     assert (await load(api, body, "text/plain")).status_code == 422
+    headers = {"Content-Type": kind, "Content-Encoding": "gzip"}
+    packed = await api.post(f"{_M}/ground-truth", content=b"", headers=headers)
+    assert (packed.status_code, "gzip" in packed.json()["detail"]) == (415, True)
     assert (await api.post("/v1/models/none/ground-truth", content=b"")).status_code == 404

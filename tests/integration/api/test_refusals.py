@@ -98,6 +98,14 @@ async def test_bodies_and_values_are_refused_by_name(api: Api) -> None:
         (f"{_MODEL}/inferences/i/metadata", {}, "metadata: give items to add"),
     ):
         assert (await api.ask(route, asked, status=422))["detail"].startswith(message), message
+    for field, text, why in (
+        ("text", "x" * 16_385, "it must have at most 16,384 characters."),
+        ("label", "\ud800", "it must not contain NUL or a lone surrogate."),
+    ):
+        body = json.dumps({"items": [{field: text}]})
+        path = f"{_MODEL}/inferences/i/ground-truth"
+        refused = await api.put(path, content=body, headers=_JSON)
+        assert refused.json()["detail"] == f"items[0].{field}: {why}"
     [fault] = (await api.ask(_QUERY, {"prediction": {"score": {"less": 1}}}, status=422))["errors"]
     assert fault["path"] == "prediction.score.less"
     assert fault["known"] == ["gt", "gte", "lt", "lte", "eq"]
