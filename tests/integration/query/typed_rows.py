@@ -220,6 +220,7 @@ def derive_facts(inference: NewInference, project_id: str | None = None) -> Fact
     }
     properties: dict[str, tuple[Any, ...]]
     properties = {name: (value,) for name, value in single.items() if value is not None}
+    properties["has_truth"] = (False,)  # nobody has said what is true of these
     properties["inference_ids"] = tuple({inference.inference_id, *inference.aliases})
     properties["pre_ms"] = milliseconds(inference.received_at, forwarded)
     properties["model_ms"] = milliseconds(forwarded, responded)
