@@ -20,9 +20,9 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_090),
-    "api": (44, 12_530),
+    "api": (44, 12_550),
     "cli": (9, 1_820),
-    "erasure": (30, 10_320),
+    "erasure": (30, 10_330),
     "export": (8, 2_660),
     "grpc_messages": (1, 50),
     "index": (29, 6_940),
@@ -34,13 +34,13 @@ BUDGETS: Final = {
     "platform": (17, 3_480),
     "proxy": (39, 11_060),
     "query": (66, 15_180),
-    "retention": (14, 3_470),
+    "retention": (14, 3_520),
     "replay": (4, 780),
-    "truth": (8, 1_230),
-    "tests": (573, 82_790),
+    "truth": (8, 1_360),
+    "tests": (575, 82_990),
     "client": (63, 9_920),
     "benchmarks": (41, 6_400),
-    "docs": (53, 8_880),
+    "docs": (53, 8_890),
     "console": (174, 17_810),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
