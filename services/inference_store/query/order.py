@@ -247,7 +247,9 @@ class ByPrediction:
 Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom | ByPrediction
 # Both are in the order of time: a uid begins with the time.
 TIME = frozenset({"received_at", "uid"})
-UNORDERED = frozenset({"location"})
+# A place has no order; truth lies in a table of its own, which Citus does not join with several
+# models at once.
+UNORDERED = frozenset({"location", "has_truth", "truth_label"})
 _PREDICTION: Final = "prediction."
 _OF_PREDICTIONS: Final = {
     _PREDICTION + name: of for name, of in PREDICTION_COLUMNS.items() if of.kind == "number"
@@ -420,6 +422,9 @@ def _refuse_label() -> Invalid:
 
 
 def _refuse_unordered(name: str) -> Invalid:
+    if name != "location":
+        message = f"nothing is sorted by {name!r}: filter by it, or group an aggregate by it"
+        return Invalid.of("sort", message)
     detail = f"sort: {name!r} has no order; sort by {EXAMPLE}, or by one of its coordinates."
     suggestions = [EXAMPLE, "latitude", "longitude"]
     return Invalid(detail, faults=[Fault("sort", "it has no order", suggestions)])

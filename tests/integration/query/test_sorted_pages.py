@@ -183,7 +183,8 @@ async def test_sorts_by_keys_properties_and_distances(
                     found = [uid for page in pages for uid in page]
                     assert found == _sort_uids(values, descending=descending), (sort, question)
                     assert all(len(page) == limit for page in pages[:-1]), (sort, question)
-    assert {name for name in PROPERTIES if name not in SORTABLE} == {"location"}
+    unordered = {"location", "has_truth", "truth_label"}
+    assert {name for name in PROPERTIES if name not in SORTABLE} == unordered
 
 
 async def test_sorts_inferences_without_location_by_time(
