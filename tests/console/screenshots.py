@@ -102,7 +102,10 @@ def shoot_pages(browser: Browser, running: Demo, folder: Path) -> None:
     uid = _find_uid(running)
     one = f"#/m/{MODEL}?sel={uid}"
     pages = PAGES | {"inference": one, "label": f"{one}&label=1"}
-    for name, fragment in pages.items():
+    # the last, because it adds inferences
+    for name, fragment in [*pages.items(), ("replays", "")]:
+        if name == "replays":
+            fragment = _replay(running)  # noqa: PLW2901
         shots = [
             _shoot(browser, running, fragment, size, scheme)
             for size in (WIDE, NARROW)
@@ -136,6 +139,15 @@ def join(shots: Sequence[Image.Image]) -> Image.Image:
         joined.paste(shot, (x, 0))
         x += shot.width + GAP
     return joined
+
+
+def _replay(running: Demo) -> str:
+    """Send what is shown to its own model again; return the link of the replay."""
+    replays = f"/v1/models/{MODEL}/replays"
+    wanted = {"filter": SHOWN, "to": {"model": MODEL}, "rate": 50}
+    replay = f"{replays}/{ask(running, 'POST', replays, wanted)['id']}"
+    wait_for(lambda: bool(ask(running, "GET", replay)["state"] == "done"), START_SECONDS)
+    return f"#/list/replays/{replay.rpartition('/')[2]}?of={MODEL}"
 
 
 def _find_uid(running: Demo) -> str:
