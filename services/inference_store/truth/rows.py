@@ -9,10 +9,11 @@ refused: with a misspelt column, it would replace a set by an empty one.
 import csv
 from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from io import TextIOWrapper
 from math import isfinite
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -48,6 +49,8 @@ FIELDS: Final = (*ADDRESSES, "source", "complete", "items", *_OF_ITEM)
 _FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 _MOST_NAMED: Final = 8
 _LINE_BYTES: Final = 1024 * 1024
+_REMEMBERED: Final = 250_000
+"""Sets back at least that rows of the same inference are looked for."""
 
 
 class Address(NamedTuple):
@@ -58,6 +61,9 @@ class Address(NamedTuple):
     name: str = ""
 
 
+_Of: TypeAlias = tuple[Address, str]
+
+
 class Row(NamedTuple):
     """What a row, or several together, say. `line`: of the first of them, from 1."""
 
@@ -65,59 +71,120 @@ class Row(NamedTuple):
     address: Address
     set: TruthSet
 
+    @property
+    def of(self) -> _Of:
+        """Whose set it is: of which inference, from which source."""
+        return self.address, self.set.source
+
 
 class WrongRow(NamedTuple):
-    """A row that cannot be used, and why."""
+    """A row that cannot be used, and why. `of`: whose row it is, if that can be read."""
 
     line: int
     why: str
+    of: _Of | None = None
 
 
 def read_rows(file: IO[bytes], kind: str, columns: Mapping[str, str]) -> Iterator[Row | WrongRow]:
-    """Yield what a file says. `columns`: what it calls our fields, where it has other names.
+    """Yield the sets of a file, and the rows that are wrong. `columns`: what it calls our fields,
+    where it has other names. A set is refused if one of its rows is wrong or stands elsewhere:
+    what is left of it would pass for all that is true.
     Raises Invalid for a file that is none of its kind."""
+    together = _Together()
+    nobody: WrongRow | None = None  # a wrong row of which only the neighbours say whose it is
+    for row, is_whole in _read_each(file, kind, columns):
+        if isinstance(row, WrongRow):
+            yield row
+        if row.of is None:
+            nobody = row
+            continue
+        if row.of != together.of or is_whole or together.is_whole:
+            yield from together.end()
+            together.begin(row.of, is_whole)
+        elif nobody is not None:
+            together.wrong = nobody
+        together.add(row)
+        nobody = None
+    yield from together.end()
+
+
+@dataclass(slots=True)
+class _Together:
+    """The rows of one inference that follow each other."""
+
+    of: _Of | None = None
+    is_whole: bool = False
+    row: Row | None = None
+    wrong: WrongRow | None = None
+    recent: set[int] = field(default_factory=set)
+    older: set[int] = field(default_factory=set)
+
+    def begin(self, of: _Of, is_whole: bool) -> None:
+        self.of, self.is_whole, self.row, self.wrong = of, is_whole, None, None
+
+    def add(self, row: Row | WrongRow) -> None:
+        if isinstance(row, WrongRow):
+            self.wrong = row
+        elif self.row is None:
+            self.row = row
+        elif len(self.row.set.items) < MOST_ITEMS:
+            one, other = self.row.set, row.set
+            both = [*one.items, *other.items], one.source, one.complete and other.complete
+            self.row = self.row._replace(set=TruthSet(*both))
+        else:
+            self.wrong = WrongRow(row.line, f"a set has at most {MOST_ITEMS:,} items", row.of)
+
+    def end(self) -> Iterator[Row | WrongRow]:
+        """Yield the set, or why it is refused."""
+        mark = hash(self.of)
+        if self.row is None:  # nothing, or only wrong rows
+            pass
+        elif self.wrong is not None:
+            why = f"its set is refused with line {self.wrong.line}: {self.wrong.why}"
+            yield WrongRow(self.row.line, why)
+        elif not self.is_whole and (mark in self.recent or mark in self.older):
+            why = "rows of its inference stand further up: sort the file, so that they are one set"
+            yield WrongRow(self.row.line, f"inference_id: {why}")
+        else:
+            yield self.row
+        self.recent.add(mark)
+        if len(self.recent) >= _REMEMBERED:
+            self.recent, self.older = set(), self.recent
+
+
+def _read_each(
+    file: IO[bytes], kind: str, columns: Mapping[str, str]
+) -> Iterator[tuple[Row | WrongRow, bool]]:
+    """Yield each row, and whether it is a whole set."""
     read = {NDJSON: _read_ndjson, CSV: _read_csv, PARQUET: _read_parquet}[kind]
     names = {theirs: ours for ours, theirs in columns.items()}
-    waiting: Row | None = None
     for line, raw in read(file, columns.values()):
         if isinstance(raw, str):
-            yield WrongRow(line, raw)
+            yield WrongRow(line, raw), False
             continue
         fields = {
             names.get(key, key): value
             for key, value in raw.items()
             if value is not None and (key in names or key not in columns)
         }
+        of = _find_owner(fields)
         try:
             if kind == NDJSON:  # a table may have columns for others
                 _refuse_unknown(fields)
-            row = _read_row(line, fields)
+            address = of[0] if of else _read_address(fields)
+            yield Row(line, address, _read_set(fields)), "items" in fields
         except ValueError as wrong:
-            yield WrongRow(line, str(wrong))
-            continue
-        if waiting is not None and "items" not in fields and _continues(waiting, row):
-            waiting = waiting._replace(set=_join(waiting.set, row.set))
-            continue
-        if waiting is not None:
-            yield waiting
-        waiting = row
-        if "items" in fields:
-            yield row
-            waiting = None
-    if waiting is not None:
-        yield waiting
+            yield WrongRow(line, str(wrong), of), "items" in fields
 
 
-def _continues(waiting: Row, row: Row) -> bool:
-    is_same = waiting.address == row.address and waiting.set.source == row.set.source
-    return is_same and len(waiting.set.items) < MOST_ITEMS
+def _find_owner(fields: Mapping[str, Any]) -> _Of | None:
+    try:
+        return _read_address(fields), str(fields.get("source", SOURCE))
+    except ValueError:
+        return None
 
 
-def _join(one: TruthSet, other: TruthSet) -> TruthSet:
-    return one._replace(items=[*one.items, *other.items], complete=one.complete and other.complete)
-
-
-def _read_row(line: int, fields: Mapping[str, Any]) -> Row:
+def _read_set(fields: Mapping[str, Any]) -> TruthSet:
     source, complete = fields.get("source", SOURCE), fields.get("complete", True)
     if not isinstance(source, str) or not 0 < len(source) <= MOST_SOURCE or not storable(source):
         raise ValueError(f"source: it is a text of 1 to {MOST_SOURCE} characters")
@@ -134,7 +201,7 @@ def _read_row(line: int, fields: Mapping[str, Any]) -> Row:
         read = [make_item(item) for item in items]
     else:
         raise ValueError(f"items: it is a list of at most {MOST_ITEMS:,} items")
-    return Row(line, _read_address(fields), TruthSet(read, source, flag))
+    return TruthSet(read, source, flag)
 
 
 def _has_item(fields: Mapping[str, Any]) -> bool:
@@ -219,14 +286,15 @@ def _read_address(fields: Mapping[str, Any]) -> Address:
         return Address("metadata", text, keys[0].removeprefix(METADATA))
     [how] = given
     text = str(fields[how])
-    if how == "uid":
-        return Address(how, str(UUID(text.removeprefix("uid:"))))
+    if how == "uid" or text.startswith("uid:"):
+        try:
+            return Address("uid", str(UUID(text.removeprefix("uid:"))))
+        except ValueError:
+            raise ValueError(f"{how}: {shortened(text)} is not a UUID") from None
     if how == "data_hash":
         if (hash := data_hash_of(text)) is None:
             raise ValueError("data_hash: it is SHA-256 in 64 hexadecimal digits")
         return Address(how, hash)
-    if text.startswith("uid:"):
-        return Address("uid", str(UUID(text.removeprefix("uid:"))))
     if not is_id(text):
         raise ValueError("inference_id: no inference can have it")
     return Address(how, text)

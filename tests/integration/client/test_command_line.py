@@ -193,7 +193,7 @@ async def test_labels_and_files_of_them(istore: Istore, tmp_path: Path) -> None:
     said = await istore.run("label", MODEL, "frame-001", "person", "car@1,2,3,4.5")
     assert (said.returncode, said.stdout) == (0, "Revision 1 of 'human': 2 items.\n")
     path = tmp_path / "truth.jsonl"
-    path.write_text('{"id": "frame-001", "items": []}\n{"id": "frame-002", "label": ""}\n{}\n')
+    path.write_text('{"id": "frame-001", "items": []}\n{"id": "frame-002", "items": []}\n{}\n')
     loaded = await istore.run("truth", "load", MODEL, str(path), "--column", "inference_id=id")
     counts = "2 changed, 0 were so already, 0 wait for their inferences.\n"
     assert (loaded.returncode, loaded.stdout) == (1, counts)

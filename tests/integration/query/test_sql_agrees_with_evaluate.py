@@ -34,7 +34,16 @@ from inference_store.query.filters import typed
 from inference_store.query.filters.check import check
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
 from inference_store.query.filters.names import find_known_keys
-from inference_store.query.filters.typed import And, Predicate
+from inference_store.query.filters.typed import (
+    And,
+    Compared,
+    Constant,
+    Missing,
+    Not,
+    Predicate,
+    Property,
+    Unknown,
+)
 from inference_store.query.plan import (
     Query,
     build_matches,
@@ -49,7 +58,7 @@ from inference_store.query.search import count, find_by_time
 from inference_store.query.stored_counts import read_numbers
 from inference_store.query.unstored import evaluate as evaluate_unstored
 from tests.integration.query import typed_rows
-from tests.integration.query.typed_predicates import PredicateMaker
+from tests.integration.query.typed_predicates import OF_TRUTH, PredicateMaker
 from tests.integration.stored_inferences import START, make_indexable
 from tests.properties import examples
 from tests.unit.query.filters.oracle import Facts, evaluate
@@ -158,7 +167,32 @@ def _sort_by_truth(
 @given(data=st.data())
 async def test_sql_agrees_with_python(stored: Stored, data: st.DataObject) -> None:
     model = data.draw(st.sampled_from(stored.models))
-    predicate = PredicateMaker(stored.keys, data.draw).predicate(3)
+    await _check(stored, model, PredicateMaker(stored.keys, data.draw).predicate(3), event)
+
+
+@pytest.mark.parametrize("name", OF_TRUTH)
+async def test_sql_agrees_about_truth_that_nothing_has(stored: Stored, name: str) -> None:
+    kind = OF_TRUTH[name]
+    values = (True, False) if kind == "bool" else ("person", "nobody")
+    of, (one, other) = Property(name, kind), [Constant(kind, value) for value in values]
+    pairs = [(of, one), (one, of), (of, other), (other, of), (of, of)]
+    lists: list[Predicate] = [
+        *(Compared(op, (of, one, other)) for op in ("between", "in", "outside")),
+        Compared("between", (one, of, other)),
+        Missing(of),
+    ]
+    compared: list[Predicate] = [
+        *(Compared(op, pair) for op in ("=", "<>", "<", "<=", ">", ">=") for pair in pairs),
+        *lists,
+    ]
+    for predicate in compared:
+        for one_way in (predicate, Not(predicate), Unknown(predicate)):
+            await _check(stored, stored.models[0], one_way, lambda _: None)
+
+
+async def _check(
+    stored: Stored, model: int, predicate: Predicate, event: Callable[[str], None]
+) -> None:
     names = await read_names(stored.connection, predicate)
     expected = _sort_by_truth(stored.facts[model], predicate)
     columns: dict[str, Any] = {}

@@ -47,6 +47,7 @@ from tests.integration.query.typed_rows import (
     SHORT,
 )
 
+OF_TRUTH: Mapping[str, Kind] = {"has_truth": "bool", "truth_label": "string"}
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 _MICRO = timedelta(microseconds=1)
 _NUMBERS = [*NUMBERS, *(Decimal(repr(score)) for score in SCORES), Decimal("0.30000000000000003")]
@@ -315,8 +316,8 @@ class PredicateMaker:
         if kind == "number" and shape == 1:
             return Distance(*self._point())
         if shape <= 4:
-            # nothing here has truth: api/test_ground_truth.py asks for it where there is some
-            known = (entry for entry in PROPERTIES.values() if "truth" not in entry.name)
+            # of truth, every comparison is tried where the constants are few
+            known = (entry for entry in PROPERTIES.values() if entry.name not in OF_TRUTH)
             names = [entry.name for entry in known if entry.kind == kind]
             return Property(self.draw(st.sampled_from(names)), kind)
         return self._metadata(kind, self._name())

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from inference_store.inference.errors import Invalid
-from inference_store.truth.documents import TruthItem
+from inference_store.truth.documents import MOST_ITEMS, TruthItem
 from inference_store.truth.rows import CSV, NDJSON, Row, WrongRow, read_rows
 
 _NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
@@ -53,12 +53,13 @@ def test_a_row_that_is_no_set_is_refused(row: str, why: str) -> None:
             "it has only 'inference_id', 'Label'; the nearest is label",
         ),
         ("inference_id,label\nx,", 2, "it has only 'inference_id'; known are items, label, "),
+        ("uid,label\nx,cat", 2, "uid: 'x' is not a UUID"),
         ("inference_id,label\nx", 2, "it has 1 values for 2 columns"),
         ("inference_id,label\nx,a,b", 2, "it has 3 values for 2 columns"),
         ('inference_id,label\n\nx,"cat\n\ny,dog\n', 3, "a quote is not closed"),
-        ("uid,xmin,ymin,xmax,ymax\nx,inf,0,1,1", 2, "box: its numbers must be finite"),
-        ("uid,xmin,ymin,xmax,ymax\nx,0,0,1e400,1", 2, "box: its numbers must be finite"),
-        ("uid,xmin,ymin,xmax,ymax\nx,2,0,1,1", 2, "the smaller corner comes first"),
+        ("inference_id,xmin,ymin,xmax,ymax\nx,inf,0,1,1", 2, "box: its numbers must be finite"),
+        ("inference_id,xmin,ymin,xmax,ymax\nx,0,0,1e400,1", 2, "box: its numbers must be finite"),
+        ("inference_id,xmin,ymin,xmax,ymax\nx,2,0,1,1", 2, "the smaller corner comes first"),
     ],
 )
 def test_a_row_of_csv_that_is_no_set_is_refused(body: str, line: int, why: str) -> None:
@@ -86,3 +87,42 @@ def test_named_columns_are_in_the_file() -> None:
             read(body, columns=columns)
     with pytest.raises(Invalid, match="its header is no CSV: a quote is not closed"):
         read('inference_id,"label\nx,cat\n')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a,cat\na,\na,dog\nb,cow\n",
+        "a,cat\na,dog\na,\nb,cow\n",
+        "a,\na,cat\na,dog\nb,cow\n",
+        "a,cat\n,dog\na,cow\nb,cow\n",
+        "a,cat\na,dog,cow\na,cow\nb,cow\n",
+    ],
+)
+def test_a_set_of_which_a_row_is_wrong_is_refused_whole(body: str) -> None:
+    rows = read(f"inference_id,label\n{body}")
+    good = [row for row in rows if isinstance(row, Row)]
+    assert [(row.address.value, row.set.items) for row in good] == [("b", [TruthItem("cow")])]
+    [_, refused] = [row for row in rows if isinstance(row, WrongRow)]
+    assert "its set is refused with line " in refused.why
+
+
+def test_a_wrong_row_between_two_sets_refuses_neither() -> None:
+    rows = read("inference_id,label\na,cat\n,dog\nb,cow\nc,\nd,cow\n")
+    assert [row.line for row in rows if isinstance(row, WrongRow)] == [3, 5]
+    assert [row.address.value for row in rows if isinstance(row, Row)] == ["a", "b", "d"]
+
+
+def test_rows_of_one_inference_that_stand_apart_are_no_set() -> None:
+    rows = read("inference_id,label,source\na,cat,x\nb,cow,x\na,dog,x\na,dog,y\n")
+    [apart] = [row for row in rows if isinstance(row, WrongRow)]
+    assert (apart.line, "sort the file" in apart.why) == (4, True)
+    later = '{"inference_id": "a", "items": []}\n' * 2
+    assert [type(row) for row in read(later, NDJSON)] == [Row, Row], "the later replaces it"
+
+
+def test_a_set_has_a_bound() -> None:
+    rows = read("inference_id,label\n" + "a,cat\n" * (MOST_ITEMS + 1))
+    [refused] = rows
+    assert isinstance(refused, WrongRow)
+    assert f"a set has at most {MOST_ITEMS:,} items" in refused.why

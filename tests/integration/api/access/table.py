@@ -46,7 +46,7 @@ _SHARED = (ANNOTATE,)
 _INPUTS = (READ_INPUTS,)
 _KEY = {"name": "x", "grants": [{"rights": ["read"]}]}
 _PROJECT = {"project_id": "{model_id}-project"}
-_WINDOWS = {"reference": {}, "current": {"filter": "uid IS NOT NULL"}}
+_WINDOWS = {"reference": {}, "current": {"filter": "inference_id = 'one'"}}
 _UID = "019ac3f2-7c00-8123-9abc-0123456789ab"
 
 TABLE: dict[tuple[str, str], Row] = {
