@@ -335,6 +335,6 @@ class PredicateMaker:
             return Applied(op, (left, self._constant_of(_EXPONENTS)))
         if op == "^":
             left = left if not isinstance(left, Applied) else self._constant("number")
-            exponent = Constant("number", Decimal(self.draw(st.integers(0, 3))))
+            exponent = Constant("number", Decimal(self.draw(st.integers(1, 3))))  # `^ 0` is a power
             return Applied("^", (left, exponent))
         return Applied(op, (left, self._value("number", depth - 1)))
