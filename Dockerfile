@@ -25,6 +25,7 @@ RUN /opt/build/bin/pip wheel --quiet --disable-pip-version-check --no-cache-dir 
         --no-compile --no-deps dist/*.whl && \
     /opt/inference-store/bin/pip uninstall --quiet --yes setuptools pip && \
     rm -f /opt/inference-store/bin/[Aa]ctivate* && \
+    find /opt/inference-store/lib -type d -name tests -prune -exec rm -r {} + && \
     python3 -m compileall -q --invalidation-mode unchecked-hash /opt/inference-store/lib
 
 FROM ${BASE}

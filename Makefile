@@ -43,7 +43,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint weight format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
-	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
+	bench-once bench-api bench-citus bench-console bench-erasure bench-evaluation bench-export bench-ingest bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
 	clean
 
 help: ## Print every target and what it does.
@@ -211,6 +211,11 @@ faults-cold: servers ## Repeat the kills at every failpoint with processes that 
 FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
 faults-steps: servers ## Let a server die, and place a hold, at each step of a deletion.
 	@$(STEP) $@ $(WORKING) --faults $(FAULTS_STEPS)
+
+# INFERENCES with a label each, and BOXES, true and predicted together.
+bench-evaluation: servers ## Measure loading INFERENCES labels beside an ingester, and their evaluation.
+	@$(BIN)/python -m benchmarks.evaluation --inferences $(or $(INFERENCES),1000000) \
+		--boxes $(or $(BOXES),100000)
 
 bench-once: servers ## Load and ask every line of the query benchmark once, whatever time it takes.
 	@$(STEP) $@ $(MAKE) --no-print-directory bench-query SIZE=100k RUNS=1

@@ -1,22 +1,27 @@
-"""`python -m benchmarks.evaluation`: labels of a million inferences in 50 slices, and boxes.
+"""`make bench-evaluation`: a million labels taken in, evaluated in 50 slices, and boxes.
 
-SQL makes the rows. Beside each evaluation stands the bare join that it cannot do without: what a
-loaded machine says is in their ratio.
+SQL makes the inferences. Beside each evaluation stands the bare join that it cannot do without, and
+beside the intake the INSERT of the same rows: what a loaded machine says is in their ratio.
 """
 
 import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from statistics import median
 from typing import Any, Final
 
+import httpx
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate
+from tests.servers.kafka import KafkaServer
+from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 
 from inference_store.index import registrations
@@ -27,16 +32,26 @@ from inference_store.query.evaluation.evaluation import Evaluated, Evaluation
 from inference_store.query.evaluation.run import evaluate
 from inference_store.query.preparation import QueryRequest, prepare
 
+from .events import make_events, publish
+from .ingest import count_stored
 from .results import Bar, add_results_option, deliver, describe_machine, format_bars
-from .servers import POSTGRES
+from .servers import BUCKET, POSTGRES, start_api, start_service
 
 _DAYS: Final = 9
 _START: Final = datetime.now(UTC).replace(hour=0, minute=0, second=0) - timedelta(days=_DAYS + 1)
 _LABELS, _SLICES, _BOXES = 10, 50, 5
+_PER_EVENT: Final = 4
+"""Labels for each event that waits for the ingester: it is busy as long."""
 _JOIN: Final = (
     "SELECT count(*) FROM truth_set t JOIN inference i USING (model, uid)"
     " LEFT JOIN metadata_string m ON m.model = t.model AND m.uid = t.uid"
     " WHERE t.model = {model} GROUP BY m.value"
+)
+
+_WRITE_SETS: Final = (
+    "INSERT INTO truth_set (model, uid, source, revision, complete, label, item_count, by, at,"
+    " content_hash, storage_key) SELECT {model}, uid, 'human', 1, true, truth, {boxes},"
+    " 'bench', now(), 'x', 's3://bench/truth' FROM {own}"
 )
 
 
@@ -45,7 +60,8 @@ class _Measured:
     what: str
     bar: float
     seconds: float
-    join_seconds: float
+    floor: str
+    floor_seconds: float
 
 
 def main() -> None:
@@ -57,13 +73,14 @@ def main() -> None:
     add_results_option(parser, "evaluation")
     arguments = parser.parse_args()
     machine = describe_machine()
-    with PostgresServer(POSTGRES) as server:
+    with PostgresServer(POSTGRES) as server, ExitStack() as stack:
         dsn = server.create_database("evaluation")
         migrate(dsn)
         measured = asyncio.run(_measure(dsn, arguments))
+        measured.append(asyncio.run(_take(stack, dsn, arguments.inferences)))
     bars = [
         Bar(
-            f"{one.what}: {one.seconds / one.join_seconds:.1f} times the bare join",
+            f"{one.what}: {one.seconds / one.floor_seconds:.1f} times {one.floor}",
             f"{one.bar:.0f} s",
             f"{one.seconds:.2f} s",
             one.seconds < one.bar,
@@ -90,9 +107,42 @@ async def _measure(dsn: str, arguments: argparse.Namespace) -> list[_Measured]:
     for what, bar, model, evaluation in asked:
         seconds = await _time(arguments.runs, partial(_ask, engine, model, evaluation))
         join = await _time(arguments.runs, partial(_run, engine, _JOIN.format(model=model)))
-        measured.append(_Measured(what, bar, seconds, join))
+        measured.append(_Measured(what, bar, seconds, "the bare join", join))
     await engine.dispose()
     return measured
+
+
+async def _take(stack: ExitStack, dsn: str, number: int) -> _Measured:
+    """Load a label of each inference of a model, while an ingester works through events."""
+    engine = create_engine(dsn)
+    model = await _fill(engine, "taken", number, 1, has_truth=False)
+    label = '{{"inference_id":"id-{0}","label":"label-{1}"}}\n'.format
+    body = "".join(label(n, n % _LABELS) for n in range(1, number + 1)).encode()
+    kafka, minio = stack.enter_context(KafkaServer()), stack.enter_context(MinioServer())
+    topic, bucket = kafka.create_topic("events", partitions=4), minio.create_bucket(BUCKET)
+    events = (event.message(inline=True) for event in make_events(0, number // _PER_EVENT))
+    await publish(kafka.bootstrap_servers, topic, events)
+    api = start_api(stack, dsn, minio, bucket)
+    start_service(
+        stack,
+        "ingester",
+        service_environment(dsn, kafka, minio, bucket, KAFKA_TOPIC=topic, KAFKA_GROUP=topic),
+    )
+    print(f"loading {number:,} labels …", flush=True)
+    before, began = await count_stored(dsn), time.perf_counter()
+    headers = {"Content-Type": "application/x-ndjson"}
+    async with httpx.AsyncClient(timeout=3600) as client:
+        path = f"{api.address}/v1/models/taken/ground-truth"
+        answer = await client.post(path, content=body, headers=headers)
+    seconds, stored = time.perf_counter() - began, await count_stored(dsn) - before
+    assert answer.json()["changed"] == number, answer.text
+    await _run(engine, f"DELETE FROM truth_set WHERE model = {model}")
+    began = time.perf_counter()
+    await _run(engine, _WRITE_SETS.format(model=model, own=f"model_{model}", boxes=1))
+    floor = time.perf_counter() - began
+    await engine.dispose()
+    what = f"{number:,} labels taken in, beside {stored / seconds:,.0f} events/s"
+    return _Measured(what, 300, seconds, "a bare INSERT", floor)
 
 
 async def _time(runs: int, do: Callable[[], Awaitable[Any]]) -> float:
@@ -122,18 +172,20 @@ async def _ask(engine: AsyncEngine, model: int, evaluation: Evaluation) -> Evalu
         return await evaluate(connection, registration, query, evaluation, deadline=until)
 
 
-async def _fill(engine: AsyncEngine, name: str, number: int, boxes: int) -> int:
+async def _fill(
+    engine: AsyncEngine, name: str, number: int, boxes: int, *, has_truth: bool = True
+) -> int:
     """Make a model with so many inferences; return its integer."""
     async with engine.begin() as connection:
         task = "object_detection" if boxes > 1 else "image_classification"
         details = registrations.Details(task_type=task)
         registration, _ = await registrations.put(connection, name, details)
     print(f"making {number:,} inferences …", flush=True)
-    await _run(engine, *_write(registration.model, number, boxes), "VACUUM ANALYZE")
+    await _run(engine, *_write(registration.model, number, boxes, has_truth), "VACUUM ANALYZE")
     return registration.model
 
 
-def _write(model: int, number: int, boxes: int) -> Iterator[str]:
+def _write(model: int, number: int, boxes: int, has_truth: bool) -> Iterator[str]:
     step, own = _DAYS * 86_400 / number, f"model_{model}"
     uid = (
         "(lpad(to_hex(((1000 * extract(epoch FROM at))::bigint << 16) | 32768), 16, '0')"
@@ -164,11 +216,8 @@ def _write(model: int, number: int, boxes: int) -> Iterator[str]:
         "INSERT INTO metadata_string (model, key, value, uid) SELECT"
         f" {model}, key, 'camera-' || (n * 31 % {_SLICES}), uid FROM {own}, metadata_key"
     )
-    yield (
-        "INSERT INTO truth_set (model, uid, source, revision, complete, label, item_count, by, at,"
-        f" content_hash, storage_key) SELECT {model}, uid, 'human', 1, true, truth, {boxes},"
-        f" 'bench', now(), 'x', 's3://bench/truth' FROM {own}"
-    )
+    if has_truth:
+        yield _WRITE_SETS.format(model=model, boxes=boxes, own=own)
     if boxes == 1:
         return
     place = "20 * b, 20 * b + 15, 20 * b + 15, 225"

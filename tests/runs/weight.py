@@ -38,8 +38,8 @@ BUDGETS: Final = {
     "replay": (4, 780),
     "truth": (8, 1_430),
     "tests": (575, 83_080),
-    "client": (63, 9_920),
-    "benchmarks": (41, 6_400),
+    "client": (63, 9_900),
+    "benchmarks": (41, 6_440),
     "docs": (53, 8_900),
     "console": (174, 17_810),
 }

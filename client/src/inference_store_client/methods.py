@@ -391,19 +391,6 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT, ReplayT]):
         return await reading.fetch(self._transport, Overview, request)
 
     @asks
-    async def evaluate(
-        self,
-        group_by: str | Mapping[str, Any] | None = None,
-        *,
-        filter: Filter | None = None,
-        **options: Unpack[EvaluationOptions],
-    ) -> Mapping[str, Any]:
-        """Compare its inferences with their ground truth: as `inferences(filter).evaluate`."""
-        path = make_path("models", self.model_id, "inferences")
-        question = Question.make(path, filter, {})
-        return await evaluate(self._transport, question, group_by, options)
-
-    @asks
     async def drift(
         self,
         reference: "InferencesMethods[Any, Any, Any]",

@@ -94,8 +94,8 @@ class ViewBody(Body):
     """`private`: only for you; `project`: for everyone who may read the model, which needs the
     right `annotate` over it."""
     watch: Watch | None = None
-    """What of it is shown as a metric; left out: nothing. The view must be shared with the project:
-    whoever reads the metrics reads its name."""
+    """What of it is shown as a metric; left out: nothing. The view must be shared with the project,
+    because every reader of the metrics sees its name."""
 
 
 _MAY_LACK: Final = frozenset({"filter", "time", "watch"})

@@ -127,7 +127,7 @@ def _read_attribute(name: str, text: bytes) -> str:
 
 
 def _check(attributes: Mapping[str, str], content: Headers, data: bytes, where: str) -> LoggedEvent:
-    """Return the event. `where` stands before the names of its attributes in errors."""
+    """Return the event. `where`: what errors write before the names of its attributes."""
     if attributes.get("specversion") != "1.0":
         raise NotAnEvent(f"{where}specversion", "expected a CloudEvent, whose specversion is 1.0")
     for name in ("id", "source", "type"):

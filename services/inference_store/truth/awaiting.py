@@ -1,10 +1,10 @@
 """Ground truth that comes before its inference: kept for some days, and joined when that arrives.
 
-It has a document in the bucket as any other, and a row in `blob_reference` by a made-up uid. When
-it is joined, it is written anew for its inference; then, or when its time is over, the document is
-deleted as one that was replaced. What was erased gets nothing: its id stays unknown. That of a
-datum (`data_hash`) stays until its time is over, for every inference that has the datum and no set
-of the source; it goes when one of these is erased, or loses its set.
+It has a document in the bucket as any other set, and a row in `blob_reference` by a made-up uid.
+When its inference arrives, the set is written for that inference; then, or when its time is over,
+the first document is deleted as one that was replaced. What was erased gets nothing: its id stays
+unknown. A set of a datum (`data_hash`) stays until its time is over, for every inference that has
+the datum and no set of the source. It goes when one of these is erased, or loses its set.
 """
 
 from collections import defaultdict

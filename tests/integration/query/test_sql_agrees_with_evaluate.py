@@ -43,6 +43,7 @@ from inference_store.query.filters.typed import (
     Predicate,
     Property,
     Unknown,
+    Value,
 )
 from inference_store.query.plan import (
     Query,
@@ -175,6 +176,7 @@ async def test_sql_agrees_about_truth_that_nothing_has(stored: Stored, name: str
     kind = OF_TRUTH[name]
     values = (True, False) if kind == "bool" else ("person", "nobody")
     of, (one, other) = Property(name, kind), [Constant(kind, value) for value in values]
+    pairs: list[tuple[Value, Value]]
     pairs = [(of, one), (one, of), (of, other), (other, of), (of, of)]
     lists: list[Predicate] = [
         *(Compared(op, (of, one, other)) for op in ("between", "in", "outside")),
