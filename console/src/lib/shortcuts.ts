@@ -24,7 +24,7 @@ export const SHORTCUTS = {
   back: { key: "Escape", where: "One inference", words: "Back to the list" },
   right: { key: "r", where: "Labelling", words: "Right: what was predicted is true; then the next inference" },
   wrong: { key: "w", where: "Labelling", words: "Wrong: nothing is there, or choose another class" },
-  nameClass: { key: "1 – 9", where: "Labelling", words: "The class of this number; of the box that is picked, or of the next one" },
+  nameClass: { key: "0 – 9", where: "Labelling", words: "The class of this number; of the box that is picked, or of the next one" },
   removeBox: { key: "Delete", where: "Labelling", words: "Remove the box that is picked" },
   undo: { key: "u", where: "Labelling", words: "Undo the last decision" },
 } satisfies Record<string, Shortcut>;
@@ -33,17 +33,16 @@ type ShortcutName = keyof typeof SHORTCUTS;
 
 const TYPING = "input:not([type=checkbox], [type=range]), textarea, select";
 
-/** What a page does on its keys, as the listener of the window: not while one types, nor under a dialog. */
-export function onShortcut(actions: Partial<Record<ShortcutName, (key: string) => void>>) {
+/** What a page does on its keys, as the listener of the window: not while one types, nor under a dialog. An action
+ * that answers false leaves the key to others. */
+export function onShortcut(actions: Partial<Record<ShortcutName, (key: string) => unknown>>) {
   return (event: KeyboardEvent): void => {
     const isTyping = event.target instanceof Element && event.target.matches(TYPING);
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (document.querySelector("dialog[open]")) return;
     const names = Object.keys(actions) as ShortcutName[];
-    const key = /^[1-9]$/.test(event.key) ? SHORTCUTS.nameClass.key : event.key;
-    const name = names.find((candidate) => SHORTCUTS[candidate].key === key);
-    if (!name) return;
-    event.preventDefault();
-    actions[name]?.(event.key);
+    const keys = [event.key, /^\d$/.test(event.key) ? SHORTCUTS.nameClass.key : ""];
+    const name = names.find((candidate) => keys.includes(SHORTCUTS[candidate].key));
+    if (name && actions[name]?.(event.key) !== false) event.preventDefault();
   };
 }

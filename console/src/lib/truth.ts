@@ -85,9 +85,9 @@ export async function askClasses(id: string, model: Model | null, signal: AbortS
   return [...new Set([...seen, ...(model?.class_labels ?? [])])].slice(0, MOST_CLASSES);
 }
 
-/** The key of each class, empty for none: its own digit if the classes are digits, else its place. */
+/** The key of each class, empty for none: its own digit if the classes are digits, else its place, 0 for the tenth. */
 export function findKeys(classes: string[]): string[] {
-  const isDigit = (label: string) => /^[1-9]$/.test(label);
+  const isDigit = (label: string) => /^\d$/.test(label);
   const areDigits = classes.some(isDigit);
-  return classes.map((label, place) => (areDigits ? (isDigit(label) ? label : "") : place < 9 ? String(place + 1) : ""));
+  return classes.map((label, place) => (areDigits ? (isDigit(label) ? label : "") : place < 10 ? String((place + 1) % 10) : ""));
 }
