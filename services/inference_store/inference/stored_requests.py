@@ -70,7 +70,7 @@ REASONS: Final[Mapping[Unsendable, str]] = {
     "input_gone": "its input or its metadata blob was erased, or is missing",
     "too_large": "its input or its metadata blob is over 64 MiB",
     "unreadable": "what is stored of the request cannot be read",
-    "protocol": "its protocol is not REST, or names no model",
+    "protocol": "its protocol names no model",
     "version": "its protocol cannot name a version",
 }
 """Why a request cannot be sent again."""
@@ -89,6 +89,7 @@ _V2: Final = re.compile(
 _V1: Final = re.compile(
     r"(?P<before>(?:/[\w.~-]+)*/v1/models/)[^/:?#]+(?P<after>:(?:predict|explain))"
 )
+_GRPC: Final = re.compile(r"/inference\.GRPCInferenceService/Model(?:Stream)?Infer")
 _NAMED_IN_BODY: Final = re.compile(
     r"(?:/[\w.~-]+)*/(?:(?:chat/)?completions|responses|embeddings|messages|invocations|infer)/?"
 )
@@ -110,7 +111,8 @@ class Target(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A REST call."""
+    """A call over REST, or over gRPC: then its headers are metadata, and its body is one message
+    that names the model."""
 
     path: str
     """With percent-escapes; it begins with a slash."""
@@ -118,16 +120,22 @@ class Request(NamedTuple):
     headers: Sequence[tuple[str, str]]
     body: bytes
 
+    @property
+    def is_grpc(self) -> bool:
+        """Whether it is made over gRPC."""
+        return _GRPC.fullmatch(self.path) is not None
+
 
 def rebuild(blob: bytes, datum: bytes | None, target: Target) -> Request:
-    """Return the request that a metadata blob keeps, to be sent to a model. `datum`: the data blob;
-    None: there is none. Raises NotSendable."""
+    """Return the request that a metadata blob keeps, to be sent to a model; over gRPC, still to the
+    one that was called. `datum`: the data blob; None: there is none. Raises NotSendable."""
     try:
         stored = read_json(cut_members(blob).get("request", b"null"))
         messages = None if stored is None else stored["messages"]
         if messages is None:
             raise NotSendable("not_kept")
-        if stored["method"] != "POST" or len(messages) > 1:
+        # over gRPC the method is the path
+        if stored["method"] not in ("POST", stored["path"]) or len(messages) > 1:
             raise NotSendable("protocol")
         parts = messages[0] if messages else []
         if datum is None and any(isinstance(part, dict) and "data" in part for part in parts):
@@ -159,7 +167,10 @@ def _address(request: Request, target: Target) -> Request:
     if {".", ".."} & {*unquote(path).split("/")} or re.search(r"[\s#]", request.query):
         raise NotSendable("unreadable")
     is_same = target == (None, None)
-    if match := _V2.fullmatch(path) or _V1.fullmatch(path):
+    if _GRPC.fullmatch(path):
+        if not body:  # a late answer of a stream, without its request
+            raise NotSendable("not_kept")
+    elif match := _V2.fullmatch(path) or _V1.fullmatch(path):
         if target.version is not None and match.re is not _V2:
             raise NotSendable("version")
         if not is_same:
