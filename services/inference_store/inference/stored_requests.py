@@ -11,7 +11,7 @@ import re
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -65,15 +65,7 @@ def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
 Unsendable: TypeAlias = Literal[
     "not_kept", "input_gone", "too_large", "unreadable", "protocol", "version"
 ]
-REASONS: Final[Mapping[Unsendable, str]] = {
-    "not_kept": "the request was not kept: redacted, over a cap, or not captured by the proxy",
-    "input_gone": "its input or its metadata blob was erased, or is missing",
-    "too_large": "its input or its metadata blob is over 64 MiB",
-    "unreadable": "what is stored of the request cannot be read",
-    "protocol": "its protocol names no model",
-    "version": "its protocol cannot name a version",
-}
-"""Why a request cannot be sent again."""
+"""Why a request cannot be sent again: docs/how-to/replay.md says what each means."""
 # Beside what HTTP itself writes: whatever a stranger's metadata blob names stays out.
 _NOT_SENT: Final = re.compile(
     "host|content-(?:length|encoding)|transfer-encoding|connection|keep-alive|te|trailer|upgrade"
@@ -99,7 +91,7 @@ class NotSendable(ValueError):
     """A request cannot be sent again; `reason` says why."""
 
     def __init__(self, reason: Unsendable) -> None:
-        super().__init__(REASONS[reason])
+        super().__init__(reason)
         self.reason = reason
 
 
@@ -242,6 +234,3 @@ class ReplayMark(NamedTuple):
             return cls(UUID(job), UUID(of))
         except ValueError:
             return None
-
-
-assert set(REASONS) == set(get_args(Unsendable))

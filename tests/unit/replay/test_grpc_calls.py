@@ -69,7 +69,7 @@ def test_names_that_come_last_are_replaced_too() -> None:
 
 
 def test_what_is_no_message_is_not_sent() -> None:
-    with pytest.raises(NotSendable, match="cannot be read"):
+    with pytest.raises(NotSendable, match="unreadable"):
         rename(make_request(b"\x0a\xffno message"), Target("n", None))
 
 
