@@ -218,6 +218,23 @@ def test_a_proxy_reaches_its_model_servers_kafka_and_s3_and_no_database() -> Non
     assert list_egress(values, "proxy")[-1] == to_ports(443, 8000, 9001, 45000)
 
 
+def test_replays_reach_both_ports_of_the_proxy() -> None:
+    proxy = MATRIX["trying out with a proxy"]["proxy"]
+    replayed = MATRIX["trying out with a proxy"] | {
+        "settings": {"REPLAY_PROXY": "http://store-inference-store-proxy:8090"},
+        "proxy": proxy | {"service": {"grpcPort": 9000}},
+    }
+    network = Network(replayed)
+    assert all(network.allows("retention", "proxy", port) for port in (8090, 8091))
+    assert not network.allows("doctor", "proxy", 8091)
+    settings = select_kind(render_objects(replayed), "ConfigMap")["store-inference-store"]["data"]
+    # the Service's port, which the user has not named
+    assert settings["INFERENCE_STORE_REPLAY_PROXY_GRPC_PORT"] == "9000"
+    replayed["settings"] |= {"REPLAY_PROXY_GRPC_PORT": 443}
+    settings = select_kind(render_objects(replayed), "ConfigMap")["store-inference-store"]["data"]
+    assert settings["INFERENCE_STORE_REPLAY_PROXY_GRPC_PORT"] == "443"
+
+
 def test_restricts_callers_of_models_but_not_helm_test() -> None:
     called, read = find_policy(MATRIX["a gateway with rights of its own"], "proxy")["ingress"]
     assert called["ports"] == [{"port": "http"}, {"port": "grpc"}]

@@ -201,6 +201,12 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert second.api == api
         assert count_inferences(second.api) == fed
         assert ask(f"{second.api}/v1/accounting")["closes"]
+        with Store(second.api) as store:
+            faces = store.model("face-detector")
+            replay = faces.replay(to="face-detector", most=40, rate=100).wait()
+            codes = {item.grpc_code for item in replay.differences()}
+        assert (replay.counts["compared"], replay.summary["disagreeing"]) == (40, 0)
+        assert codes >= {None, 0}
         pids = second.pids()
     assert all(is_gone(pid) for pid in pids.values())
 

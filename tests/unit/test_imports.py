@@ -57,7 +57,7 @@ HOMES = {
     "cv2": {"local/demo"},
     "prometheus_client": {"platform"},
     "google": {"grpc_messages"},
-    "grpc": {"proxy/grpc", "proxy/omi_bridge.py", "local/demo"},
+    "grpc": {"proxy/grpc", "proxy/omi_bridge.py", "replay/grpc_calls.py", "local/demo"},
     "shtab": {"cli/command.py"},
     "yaml": {"proxy/configuration.py"},
 }

@@ -39,6 +39,15 @@
 {{- include "inference-store.toOurs" (dict "root" . "component" "proxy" "port" "http") -}}
 {{- end -}}
 
+{{- /* Replays go to both of its ports. */ -}}
+{{- define "inference-store.replays" -}}
+{{- if and .Values.proxy.enabled .Values.settings.REPLAY_PROXY -}}yes{{- end -}}
+{{- end -}}
+{{- define "inference-store.to.replayProxy" -}}
+{{- include "inference-store.to.proxy" . }}
+{{ include "inference-store.toOurs" (dict "root" . "component" "proxy" "port" "grpc") }}
+{{- end -}}
+
 {{- /* The model servers: what a policy looks at is the port of the pod, not of the Service. */ -}}
 {{- define "inference-store.to.upstreams" -}}
 {{- $ports := list -}}

@@ -94,6 +94,10 @@
 {{- /* Every setting that is no secret, as JSON. check.yaml refuses one that is given twice. */ -}}
 {{- define "inference-store.allSettings" -}}
 {{- $s := include "inference-store.ownSettings" . | fromJson -}}
+{{- /* Of the proxy of this release; of another, `settings` says it. */ -}}
+{{- if include "inference-store.replays" . -}}
+{{- $_ := set $s "REPLAY_PROXY_GRPC_PORT" (include "inference-store.text" .Values.proxy.service.grpcPort) -}}
+{{- end -}}
 {{- range $name, $value := .Values.settings -}}{{- $_ := set $s $name (include "inference-store.text" $value) -}}{{- end -}}
 {{- toJson $s -}}
 {{- end -}}

@@ -11,7 +11,7 @@ import re
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -65,15 +65,7 @@ def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
 Unsendable: TypeAlias = Literal[
     "not_kept", "input_gone", "too_large", "unreadable", "protocol", "version"
 ]
-REASONS: Final[Mapping[Unsendable, str]] = {
-    "not_kept": "the request was not kept: redacted, over a cap, or not captured by the proxy",
-    "input_gone": "its input or its metadata blob was erased, or is missing",
-    "too_large": "its input or its metadata blob is over 64 MiB",
-    "unreadable": "what is stored of the request cannot be read",
-    "protocol": "its protocol is not REST, or names no model",
-    "version": "its protocol cannot name a version",
-}
-"""Why a request cannot be sent again."""
+"""Why a request cannot be sent again: docs/how-to/replay.md says what each means."""
 # Beside what HTTP itself writes: whatever a stranger's metadata blob names stays out.
 _NOT_SENT: Final = re.compile(
     "host|content-(?:length|encoding)|transfer-encoding|connection|keep-alive|te|trailer|upgrade"
@@ -89,6 +81,7 @@ _V2: Final = re.compile(
 _V1: Final = re.compile(
     r"(?P<before>(?:/[\w.~-]+)*/v1/models/)[^/:?#]+(?P<after>:(?:predict|explain))"
 )
+_GRPC: Final = re.compile(r"/inference\.GRPCInferenceService/Model(?:Stream)?Infer")
 _NAMED_IN_BODY: Final = re.compile(
     r"(?:/[\w.~-]+)*/(?:(?:chat/)?completions|responses|embeddings|messages|invocations|infer)/?"
 )
@@ -98,7 +91,7 @@ class NotSendable(ValueError):
     """A request cannot be sent again; `reason` says why."""
 
     def __init__(self, reason: Unsendable) -> None:
-        super().__init__(REASONS[reason])
+        super().__init__(reason)
         self.reason = reason
 
 
@@ -110,7 +103,8 @@ class Target(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A REST call."""
+    """A call over REST, or over gRPC: then its headers are metadata, and its body is one message
+    that names the model."""
 
     path: str
     """With percent-escapes; it begins with a slash."""
@@ -118,16 +112,22 @@ class Request(NamedTuple):
     headers: Sequence[tuple[str, str]]
     body: bytes
 
+    @property
+    def is_grpc(self) -> bool:
+        """Whether it is made over gRPC."""
+        return _GRPC.fullmatch(self.path) is not None
+
 
 def rebuild(blob: bytes, datum: bytes | None, target: Target) -> Request:
-    """Return the request that a metadata blob keeps, to be sent to a model. `datum`: the data blob;
-    None: there is none. Raises NotSendable."""
+    """Return the request that a metadata blob keeps, to be sent to a model; over gRPC, still to the
+    one that was called. `datum`: the data blob; None: there is none. Raises NotSendable."""
     try:
         stored = read_json(cut_members(blob).get("request", b"null"))
         messages = None if stored is None else stored["messages"]
         if messages is None:
             raise NotSendable("not_kept")
-        if stored["method"] != "POST" or len(messages) > 1:
+        # over gRPC the method is the path
+        if stored["method"] not in ("POST", stored["path"]) or len(messages) > 1:
             raise NotSendable("protocol")
         parts = messages[0] if messages else []
         if datum is None and any(isinstance(part, dict) and "data" in part for part in parts):
@@ -159,7 +159,10 @@ def _address(request: Request, target: Target) -> Request:
     if {".", ".."} & {*unquote(path).split("/")} or re.search(r"[\s#]", request.query):
         raise NotSendable("unreadable")
     is_same = target == (None, None)
-    if match := _V2.fullmatch(path) or _V1.fullmatch(path):
+    if _GRPC.fullmatch(path):
+        if not body:  # a late answer of a stream, without its request
+            raise NotSendable("not_kept")
+    elif match := _V2.fullmatch(path) or _V1.fullmatch(path):
         if target.version is not None and match.re is not _V2:
             raise NotSendable("version")
         if not is_same:
@@ -231,6 +234,3 @@ class ReplayMark(NamedTuple):
             return cls(UUID(job), UUID(of))
         except ValueError:
             return None
-
-
-assert set(REASONS) == set(get_args(Unsendable))

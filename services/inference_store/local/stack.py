@@ -115,6 +115,7 @@ def _choose_settings(
         "PROXY_REGISTRY_FILE": str(folder.path / "registrations.json"),
         "PROXY_REPORT_SECONDS": "2",
         "REPLAY_PROXY": _url(ports["proxy"]),
+        "REPLAY_PROXY_GRPC_PORT": str(ports["proxy-grpc"]),
         **{f"{name.upper()}_ADMIN_PORT": str(ports[f"{name}-admin"]) for name in SERVICES},
     }
 

@@ -90,7 +90,8 @@ class ReplayItem(Stored):
     reason: str | None
     """Why it was not sent."""
     http_status: int | None
-    """Of the answer to the replayed call."""
+    """Of the answer to the replayed call; `grpc_code` over gRPC."""
+    grpc_code: int | None
     to_uid: UUID | None
     """The inference that the call became."""
     disagreement: float | None
@@ -187,7 +188,7 @@ async def list_unsettled(connection: AsyncConnection, job: UUID, limit: int) -> 
     """Return members whose call was made, or may have been, with the seconds since then, the first
     one first."""
     age = func.extract("epoch", func.clock_timestamp() - _HERE.sent_at).label("age")
-    query = select(_HERE.uid, _HERE.state, _HERE.http_status, age)
+    query = select(_HERE.uid, _HERE.state, age)
     query = query.where(_HERE.job == job, _HERE.state.in_(("sending", "waiting")))
     return (await connection.execute(query.order_by(_HERE.sent_at).limit(limit))).all()
 

@@ -35,6 +35,7 @@ from inference_store.inference.stored_requests import (
 )
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform.failpoints import failpoint
+from inference_store.platform.settings import ReplaySettings
 from inference_store.query.deadline import find_ranges
 from inference_store.query.lookup import read_visible
 from inference_store.query.read import Inference, get_storage_key
@@ -51,6 +52,10 @@ _LATEST_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 5.0
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """Of a blob, and of the blobs of a batch after the first."""
+_NOT_TAKEN: Final = (
+    *(aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError),
+    ConnectionRefusedError,  # over gRPC
+)
 _log = structlog.get_logger()
 
 
@@ -58,7 +63,7 @@ async def send_some(
     engine: AsyncEngine,
     blobs: Blobs,
     job: ExportJob,
-    url: str | None,
+    settings: ReplaySettings,
     confirm: Callable[[], Awaitable[None]],
 ) -> float | None:
     """Send the next batch; return after how many seconds another one may be, None: there was
@@ -70,7 +75,7 @@ async def send_some(
         inferences = await _read(connection, job.model, uids)
     if not uids:
         return None
-    if url is None:
+    if settings.replay_proxy is None:
         raise Unavailable("INFERENCE_STORE_REPLAY_PROXY is not set for the retention service")
     requests, changes = await asyncio.to_thread(_rebuild_all, blobs, plan, uids, inferences)
     if changes:
@@ -81,13 +86,13 @@ async def send_some(
     noted = await note_sending(engine, job.id, list(requests), confirm)
     began = time.monotonic()
     calls = {uid: requests[uid] for uid in noted}
-    outcomes, is_away = await _send_all(url, job.id, plan.rate, calls)
+    outcomes, away = await _send_all(settings, job.id, plan.rate, calls)
     failpoint("replay.send.sent")
     async with engine.begin() as connection:
         await change_items(connection, job.id, outcomes)
     failpoint("replay.send.after")
-    if is_away:
-        raise Unavailable(f"the proxy {url} cannot be reached, or does not answer")
+    if away is not None:
+        raise Unavailable(f"the proxy {away} cannot be reached, or does not answer")
     return max(0.0, len(noted) / plan.rate - (time.monotonic() - began))
 
 
@@ -134,36 +139,45 @@ def _rebuild(
     is_gone = inference is None or inference.input_erased
     if is_gone or not isinstance(metadata, bytes) or isinstance(datum, Exception):
         raise NotSendable("input_gone")
-    return rebuild(metadata, datum if isinstance(datum, bytes) else None, target)
+    request = rebuild(metadata, datum if isinstance(datum, bytes) else None, target)
+    return _import_grpc().rename(request, target) if request.is_grpc else request
+
+
+def _import_grpc() -> Any:
+    from . import grpc_calls  # noqa: PLC0415
+
+    return grpc_calls
 
 
 async def _send_all(
-    url: str, job: UUID, rate: float, requests: Mapping[UUID, Request]
-) -> tuple[dict[UUID, dict[str, Any]], bool]:
-    """Send them at the rate, a few at once; return what is to be noted of each, and whether the
-    proxy is away. What cannot have reached it is listed again."""
+    settings: ReplaySettings, job: UUID, rate: float, requests: Mapping[UUID, Request]
+) -> tuple[dict[UUID, dict[str, Any]], URL | None]:
+    """Send them at the rate, a few at once; return what is to be noted of each, and where the proxy
+    is away. What cannot have reached it is listed again."""
     outcomes: dict[UUID, dict[str, Any]] = {}
     at_once, began = asyncio.Semaphore(_AT_ONCE), time.monotonic()
     timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS, sock_connect=_CONNECT_SECONDS)
-    is_away = False
+    url, away = URL(settings.replay_proxy or ""), None
+    grpc_url = url.with_port(settings.replay_proxy_grpc_port)
 
     async def send(place: int, uid: UUID) -> None:
-        nonlocal is_away
+        nonlocal away
         await asyncio.sleep(began + place / rate - time.monotonic())
         async with at_once:
             outcomes[uid] = {"state": "listed"}
-            if is_away or time.monotonic() - began > _LATEST_SECONDS:
+            if away is not None or time.monotonic() - began > _LATEST_SECONDS:
                 return
+            address = grpc_url if requests[uid].is_grpc else url
             try:
-                status = await _send(session, url, ReplayMark(job, uid), requests[uid])
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-                is_away = True
+                status = await _send(session, address, ReplayMark(job, uid), requests[uid])
+            except _NOT_TAKEN:
+                away = address
                 return
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 _log.warning("replayed call failed", action="replay_failed", error=str(error)[:500])
-                status = None  # the proxy may have it: what it captured tells
-                is_away = is_away or isinstance(error, TimeoutError)
-            outcomes[uid] = {"state": "waiting", "http_status": status}
+                status = {}  # the proxy may have it: what it captured tells
+                away = address if isinstance(error, TimeoutError) else away
+            outcomes[uid] = {"state": "waiting", **status}
 
     connector = aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True)
     async with (
@@ -172,14 +186,17 @@ async def _send_all(
     ):
         for place, uid in enumerate(requests):
             group.create_task(send(place, uid))
-    return outcomes, is_away
+    return outcomes, away
 
 
 async def _send(
-    session: aiohttp.ClientSession, url: str, mark: ReplayMark, request: Request
-) -> int:
+    session: aiohttp.ClientSession, base: URL, mark: ReplayMark, request: Request
+) -> dict[str, int]:
     """Make a call, and read its answer to the end, without keeping it; return its status."""
-    base = URL(url)
+    if request.is_grpc:
+        async with asyncio.timeout(_CALL_SECONDS):
+            sending = _import_grpc().send(base, mark, request, _CONNECT_SECONDS)
+            return {"grpc_code": await sending}
     target = URL.build(
         scheme=base.scheme,
         host=base.host or "",
@@ -199,4 +216,4 @@ async def _send(
     ) as answer:
         async for _ in answer.content.iter_any():
             pass
-        return answer.status
+        return {"http_status": answer.status}

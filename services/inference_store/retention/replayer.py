@@ -27,10 +27,9 @@ async def take_step(leader: Leader, job: ExportJob) -> None:
         await leader.check.unless_stopped(listing)
         return
     settings, check = leader.settings, leader.check
-    url, wait_seconds = settings.replay_proxy, settings.replay_wait_seconds
     # cut off between two batches alone: nobody would know what was sent of one
-    pause = await send_some(leader.engine, leader.blobs, job, url, check.confirm_step)
-    changed = await compare_some(leader.engine, job, wait_seconds=wait_seconds)
+    pause = await send_some(leader.engine, leader.blobs, job, settings, check.confirm_step)
+    changed = await compare_some(leader.engine, job, wait_seconds=settings.replay_wait_seconds)
     REPLAYED.inc(changed)
     async with leader.engine.begin() as connection:
         if pause is None and await is_settled(connection, job.id):

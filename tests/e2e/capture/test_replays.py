@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from inference_store_client import Store
-from tests.changed_detector import CHANGED, MODEL, ChangedDetector, call
+from tests.changed_detector import CHANGED, MODEL, ChangedDetector, call, call_grpc
 from tests.exchanges import png
 from tests.http_stub import serve_http
 from tests.integration.client.istore import Istore
@@ -75,10 +75,13 @@ def test_a_killed_replay_sends_each_once_and_is_erased_with_what_it_repeats(
     )
     detector = ChangedDetector()
     rules = [{"model": "*", "task_type": "Object Detection"}]
-    with serve_http(detector.answer) as url:
-        entry = upstream_entry("one", "v2", url=url)
+    with serve_http(detector.answer) as url, detector.serve_grpc() as address:
+        entry = upstream_entry("one", "v2", "v2-grpc", url=url, grpc=address)
         with Proxy(environment, tmp_path, [entry], rules) as proxy:
-            environment |= {"INFERENCE_STORE_REPLAY_PROXY": proxy.url}
+            environment |= {
+                "INFERENCE_STORE_REPLAY_PROXY": proxy.url,
+                "INFERENCE_STORE_REPLAY_PROXY_GRPC_PORT": proxy.grpc.rpartition(":")[2],
+            }
             with (
                 Service("ingester", environment, tmp_path) as ingester,
                 Service("api", environment, tmp_path) as api,
@@ -89,7 +92,10 @@ def test_a_killed_replay_sends_each_once_and_is_erased_with_what_it_repeats(
                 for number in NUMBERS:
                     value = PLANTED if number == 3 else "v"
                     metadata = [{"key": "visitor", "type": "string", "value": value}]
-                    call(proxy.url, number, png(number, 1), metadata)
+                    if number % 2:
+                        call_grpc(proxy.grpc, number, png(number, 1), metadata)
+                    else:
+                        call(proxy.url, number, png(number, 1), metadata)
                 originals = line.captured(MODEL, len(NUMBERS))
                 line.ask("PUT", f"/models/{CHANGED}", {"task_type": "Object Detection"}, status=201)
                 _replay_beside_kills(environment, tmp_path, line, detector, originals)
@@ -102,7 +108,7 @@ def test_a_killed_replay_sends_each_once_and_is_erased_with_what_it_repeats(
 def _replay_by_the_client(line: Line, home: Path) -> None:
     address, seen = line.api.removesuffix("/v1"), list[str]()
     with Store(address, "-") as store:
-        asked = store.model(MODEL).replay("inference_id = 'frame-7'", to=CHANGED, rate=100)
+        asked = store.model(MODEL).replay("inference_id = 'frame-8'", to=CHANGED, rate=100)
         done = asked.wait(progress=lambda replay: seen.append(replay.state))
         [item] = done.differences()
         assert item.difference is not None
@@ -146,7 +152,7 @@ def _replay_beside_kills(
         differences = line.list_differences(path)
         assert len(differences) == len(NUMBERS)
         order = [frames[item["uid"]] for item in differences]
-        assert {*order[:2]} == {"frame-3", "frame-7"}
+        assert {*order[:2]} == {"frame-3", "frame-8"}
         assert order[2] == "frame-5"
         assert differences[2]["difference"]["boxes"] == {"matched": 0, "lost": 1, "new": 1}
         assert all(item["disagreement"] == 0 for item in differences[3:])
@@ -160,6 +166,8 @@ def _replay_beside_kills(
         same = f"/models/{MODEL}/replays/{line.replay(MODEL)['id']}"
         _die(retention, FAILPOINT=None)
         assert line.wait_for(same, state="done")["summary"]["disagreeing"] == 0
+        codes = {frames[it["uid"]]: it["grpc_code"] for it in line.list_differences(same)}
+        assert codes == {f"frame-{n}": 0 if n % 2 else None for n in NUMBERS}
         _replay_by_the_client(line, folder)
         assert max(detector.replays.values()) == 1
         # the caller's id still finds the original alone

@@ -17,6 +17,7 @@ from inference_store.inference.stored_requests import (
 
 SAME, OTHER, VERSION = Target(None, None), Target("a b", None), Target(None, "7")
 PREDICT = "/v1/models/m:predict"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 CHAT = '{"model": "m", "n": 1.50}'
 
 
@@ -67,7 +68,10 @@ def test_a_body_that_names_the_model_is_changed_in_nothing_else() -> None:
         (write_blob(PREDICT, "{}"), b"x", VERSION, "version"),
         (write_blob("/v1/chat/completions", CHAT), b"x", VERSION, "version"),
         (write_blob("/invocations", "{}"), b"x", OTHER, "protocol"),
-        (write_blob("/inference.GRPCInferenceService/ModelInfer"), b"x", SAME, "protocol"),
+        # an answer of a stream that came too late has no request
+        (write_blob(INFER, method=INFER, messages=[]), b"x", SAME, "not_kept"),
+        (write_blob("/ModzyModel/Run", "x", method="/ModzyModel/Run"), b"x", SAME, "protocol"),
+        (write_blob(PREDICT, "{}", method=INFER), b"x", SAME, "protocol"),
         # a stranger's blob asks for something else than an inference
         (write_blob("/v2/repository/models/m/unload", "{}"), b"x", SAME, "protocol"),
         (write_blob("@169.254.169.254/v2/models/m/infer", "{}"), b"x", SAME, "protocol"),
@@ -84,6 +88,14 @@ def test_what_cannot_be_sent_says_why(
     with pytest.raises(NotSendable) as refused:
         rebuild(blob, datum, target)
     assert refused.value.reason == reason
+
+
+def test_a_message_of_grpc_comes_as_it_was() -> None:
+    for path in (INFER, INFER.replace("ModelInfer", "ModelStreamInfer")):
+        parts = ({"base64": "CgFt"}, {"data": "bytes"})
+        sent = rebuild(write_blob(path, *parts, method=path, headers=[]), b"x", OTHER)
+        assert sent == Request(path, "", [], b"\n\x01mx")
+        assert sent.is_grpc
 
 
 def test_headers_that_are_for_the_proxy_stay_out() -> None:

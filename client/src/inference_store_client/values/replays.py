@@ -49,6 +49,7 @@ class ReplayDifference:
     reason: str | None
     """Why it was not sent."""
     http_status: int | None
+    grpc_code: int | None
     disagreement: float | None
     """0: they agree."""
     difference: Mapping[str, Any] | None

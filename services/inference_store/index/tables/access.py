@@ -287,8 +287,9 @@ replay_item = Table(
     # why it was skipped
     Column("reason", CODE_POINTS),
     Column("sent_at", DateTime(timezone=True)),
-    # of the answer; NULL: none came
+    # of the answer; NULL: none came, or over the other transport
     Column("http_status", Integer),
+    Column("grpc_code", Integer),
     # the inference that the call became
     Column("to_model", Integer),
     Column("to_uid", UUID(as_uuid=True)),

@@ -28,6 +28,7 @@ from .processes import IngesterSettings as IngesterSettings
 from .processes import ProxySettings as ProxySettings
 from .processes import ReconcileSettings as ReconcileSettings
 from .processes import RegistryKeySettings as RegistryKeySettings
+from .processes import ReplaySettings as ReplaySettings
 from .processes import RetentionSettings as RetentionSettings
 from .processes import RoleSettings as RoleSettings
 from .processes import UpstreamSettings as UpstreamSettings

@@ -169,6 +169,8 @@ class ReplaySettings(SettingsGroup):
 
     replay_proxy: Annotated[str, AfterValidator(_proxy)] | None = None
     """URL of the proxy that replays are sent to, and nothing else. Default: no replays."""
+    replay_proxy_grpc_port: Port = 8091
+    """gRPC port of that proxy."""
     replay_wait_seconds: Seconds = 300.0
     """How long the capture of a replayed call is waited for."""
 
