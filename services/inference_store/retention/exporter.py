@@ -1,8 +1,8 @@
-"""Exports: written for a few seconds of each turn, between deletions, and deleted once they ended.
-Below: their parts that name what an erasure erased.
+"""Exports and replays: a step of each for a few seconds of each turn, between deletions. What an
+export wrote is deleted once it ended. Below: their parts that name what an erasure erased.
 
 It never runs beside an erasure of the same process: an erasure that takes a member finds the
-objects that are written, and no part that is written afterwards has it.
+objects that are written, no part that is written afterwards has it, and it is not sent.
 """
 
 import asyncio
@@ -23,16 +23,20 @@ from inference_store.inference.errors import Invalid, ObjectStoreUnavailable, Un
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, DeleteFault
 from inference_store.platform.failpoints import failpoint
-from inference_store.platform.metrics import EXPORTED_BYTES, EXPORTS
+from inference_store.platform.metrics import EXPORTED_BYTES, EXPORTS, REPLAYED
 from inference_store.query.deadline import OutOfTime
+from inference_store.replay.differences import compare_some
+from inference_store.replay.items import is_settled, list_some
+from inference_store.replay.sending import send_some
 
-from . import replayer
 from .batch_eraser import format_failures, merge_faults, record_failures
 from .leader import Leader
 
 SHARE_SECONDS: Final = 10.0
 """Of a turn."""
 _RETRY_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 1.0
+"""After which a replay looks again for the inferences of its calls."""
 _log = structlog.get_logger()
 
 
@@ -56,10 +60,10 @@ async def write_exports(leader: Leader) -> None:
 async def _take_step(leader: Leader, job: ExportJob) -> None:
     """Take one step of a job; what goes wrong is recorded."""
     try:
-        if job.format == jobs.REPLAY:
-            await replayer.take_step(leader, job)
-        elif job.state == "pending":
+        if job.state == "pending":
             await begin_listing(leader.engine, job)
+        elif job.format == jobs.REPLAY:
+            await _replay(leader, job)
         elif job.state == "listing":
             most, confirm = leader.settings.export_part_inferences, leader.check.confirm_leading
             about = (job, most, _find_limits(leader), confirm)
@@ -76,6 +80,24 @@ async def _take_step(leader: Leader, job: ExportJob) -> None:
         _log.warning("export failed", action="export_failed", export=export, error=error.detail)
     except (ObjectStoreUnavailable, Unavailable, OSError, OutOfTime) as error:
         await _delay(leader, job, error)
+
+
+async def _replay(leader: Leader, job: ExportJob) -> None:
+    if job.state == "listing":
+        listing = list_some(leader.engine, job, leader.check.confirm_leading)
+        await leader.check.unless_stopped(listing)
+        return
+    settings, check = leader.settings, leader.check
+    # cut off between two batches alone: nobody would know what was sent of one
+    pause = await send_some(leader.engine, leader.blobs, job, settings, check.confirm_step)
+    changed = await compare_some(leader.engine, job, wait_seconds=settings.replay_wait_seconds)
+    REPLAYED.inc(changed)
+    async with leader.engine.begin() as connection:
+        if pause is None and await is_settled(connection, job.id):
+            await jobs.finish_job(connection, job.id)
+        else:
+            pause = _LOOK_SECONDS if pause is None else pause
+            await jobs.delay_job(connection, job.id, None, seconds=pause)
 
 
 def _find_limits(leader: Leader) -> CopyLimits:
