@@ -290,5 +290,5 @@ def test_is_small(container: str, root: Path, figures: list[str]) -> None:
 
     ours, whole = megabytes(root / "opt"), megabytes(root)
     figures.append(f"the image: {whole:.0f} MB, of these {ours:.0f} MB on top of its base")
-    assert ours < 370
+    assert ours < 350
     assert container
