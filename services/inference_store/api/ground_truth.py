@@ -1,6 +1,7 @@
 """Ground truth: what is true of an inference."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from tempfile import SpooledTemporaryFile
 from typing import IO, Annotated, Any, Final, Literal, Self, get_args
@@ -271,16 +272,19 @@ async def load_ground_truth(
         )
     names = _read_columns(columns)
 
-    async def note(connection: AsyncConnection, sets: int) -> None:
-        await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, sets=sets)
+    async def find(_: object) -> Mapping[str | None, Sequence[Registration]]:
+        return {model_id: (registration,)}
+
+    async def note(connection: AsyncConnection, model: Registration, sets: int) -> None:
+        await access.note(connection, Action.GROUND_TRUTH_CHANGED, model, sets=sets)
 
     days = access.settings.ground_truth_wait_days
     writer = TruthWriter(access.engine, access.blobs)
-    intake = Intake(writer, registration, access.who.actor, timedelta(days=days), note)
+    intake = Intake(writer, find, access.who.actor, timedelta(days=days), note)
     async with access.app.admission.admit(access.admission_name):
         with SpooledTemporaryFile(_MEMORY_BYTES) as file:
             await _receive(access, file)
-            batches = batch_rows(read_rows(file, kind, names))
+            batches = batch_rows(read_rows(file, kind, names, model_id))
             while some := await asyncio.to_thread(next, batches, None):
                 await intake.take(some)
     counts = {name: intake.outcomes[name] for name in get_args(Outcome)}
