@@ -1,5 +1,6 @@
 """Ground truth from a topic: each message is a set once, or a dead letter, and none is lost."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,13 +20,16 @@ from tests.integration.erasure_requests import request_erasure
 from tests.integration.ingester.conftest import (
     StartIngester,
     erase,
+    read_health,
     wait_for_counts,
 )
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.producer import Producer, capture
+from tests.servers.environment import service_environment as environment_of
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.kafka import KafkaServer
+from tests.servers.minio import MinioServer
 from tests.service_process import Service
 from tests.transactions import fetch, transact
 
@@ -151,6 +155,32 @@ async def test_events_are_read_while_the_topic_is_missing(
     async with Producer(service_environment(), name) as truths:
         await truths.publish(row("inference-0"))
     await wait_for_counts(engine, stored=2)
+
+
+async def test_reading_waits_for_the_object_store(
+    database: str,
+    engine: AsyncEngine,
+    kafka_server: KafkaServer,
+    own_minio: MinioServer,
+    topic: Any,
+    tmp_path: Path,
+) -> None:
+    names = {"KAFKA_TOPIC": topic(), "KAFKA_TRUTH_TOPIC": topic(), "S3_TIMEOUT_SECONDS": "1"}
+    bucket = own_minio.create_bucket(unique())
+    environment = environment_of(database, kafka_server, own_minio, bucket, **names)
+    with Service("ingester", environment, tmp_path) as service:
+        await asyncio.to_thread(service.wait_ready)
+        async with Producer(environment, names["KAFKA_TOPIC"]) as events:
+            await events.produce(capture(0))
+        await wait_for_counts(engine, stored=1)
+        await asyncio.to_thread(own_minio.stop)
+        async with Producer(environment, names["KAFKA_TRUTH_TOPIC"]) as truths:
+            await truths.publish_all((row("inference-0"), row("inference-0")[1:]))
+        await until(lambda: read_health(service, "object store"), lambda part: part != "ready")
+        await wait_for_counts(engine, stored=1)
+        await asyncio.to_thread(own_minio.start)
+        await wait_for_counts(engine, stored=2, dead=1)
+    assert await fetch(engine, select(truth_set.c.revision)) == [1]
 
 
 @pytest.mark.kills
