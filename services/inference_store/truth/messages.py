@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import registrations
 from inference_store.index.accounting import Outcome
+from inference_store.index.database import REFUSALS, cause_of, is_rows_fault
 from inference_store.index.registrations import Registration
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.errors import Conflict, NotFound
@@ -59,6 +60,14 @@ class Messages:
             taken = await Intake(writer, find, self._by, self._keep, _note_nothing).take(rows)
         except (Conflict, NotFound) as wrong:  # an unreadable hold; a model or label that just went
             taken = [Taken(row, "refused", str(wrong)) for row in rows]
+        except REFUSALS as error:
+            if not is_rows_fault(error):
+                raise
+            if len(records) > 1:  # a refused value costs one message, not all
+                return [result for record in records for result in await self.take([record])]
+            taken = [
+                Taken(row, "refused", f"Postgres refuses it: {cause_of(error)}") for row in rows
+            ]
         for each in taken:
             results[each.row.line] = _settle(each, fields[each.row.line], known)
         return [results[number] for number in range(len(records))]
@@ -72,7 +81,9 @@ def _parse(record: Record) -> Mapping[str, Any] | Rejection:
     if len(record.payload) > _MOST_BYTES:
         return Rejection("message_too_large", f"it has more than {_MOST_BYTES:,} bytes")
     read = parse_row(record.payload)
-    return Rejection("not_json", read) if isinstance(read, str) else read
+    if isinstance(read, str):
+        return Rejection("not_json", read)
+    return {name: value for name, value in read.items() if value is not None}
 
 
 def _settle(taken: Taken, fields: Mapping[str, Any], known: Collection[str]) -> Outcome | Rejection:
