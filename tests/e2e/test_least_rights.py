@@ -57,10 +57,12 @@ async def test_the_documented_rights_are_enough(
     topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
-    """Capture, ingest with sidecars, read, edit, decide, export with copies, erase and certify."""
+    """Capture, ingest with sidecars and labels, read, edit, decide, export with copies, erase and
+    certify."""
     port, key = str(free_port()), new_key().pem
     more = {"INGESTER_SIDECARS": "on", "API_PORT": port, "POLICY_GRACE_SECONDS": "0"}
     common = {"KAFKA_TOPIC": topic(), "KAFKA_REPORTS_TOPIC": topic(), "CERTIFICATE_KEY": key}
+    common["KAFKA_TRUTH_TOPIC"] = topic()
     environments = {
         name: service_environment(
             **common, **more, S3_ACCESS_KEY=user.access_key, S3_SECRET_KEY=user.secret_key
@@ -78,6 +80,8 @@ async def test_the_documented_rights_are_enough(
             await asyncio.to_thread(service.wait_ready)
         producer = Producer(service_environment(), common["KAFKA_TOPIC"])
         await stack.enter_async_context(producer)
+        truths = Producer(service_environment(), common["KAFKA_TRUTH_TOPIC"])
+        await stack.enter_async_context(truths)
         await producer.produce(capture(3, model_id="model"), capture(4, model_id="model"))
         client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300)
         caller = Exporting(await stack.enter_async_context(client))
@@ -90,6 +94,12 @@ async def test_the_documented_rights_are_enough(
             return int((await caller.call("POST", "/inferences/count", {}))["count"])
 
         await until(count, lambda number: number == _STORED)
+        await truths.publish(b'{"model_id": "model", "inference_id": "inference-4", "label": "x"}')
+        labelled = {"filter": "truth_label = 'x'"}
+        await until(
+            lambda: caller.call("POST", "/models/model/inferences/count", labelled),
+            lambda answer: answer["count"] == 1,
+        )
         path = "/models/model/inferences"
         assert (await client.get(f"/v1{path}/inference-3/data")).content == b"datum 3"
         item = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}

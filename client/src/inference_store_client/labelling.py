@@ -18,7 +18,7 @@ Item: TypeAlias = str | Mapping[str, Any]
 TruthRows: TypeAlias = Iterable[Mapping[str, Any]]
 _PARQUET: Final = "application/vnd.apache.parquet"
 _ROWS: Final = 20_000
-_ADDRESSES: Final = ("inference_id", "uid", "data_hash")
+_ADDRESSES: Final = ("model_id", "inference_id", "uid", "data_hash")
 _MOST_PROBLEMS: Final = 100
 _COUNTS: Final = tuple(each.name for each in fields(TruthLoad) if each.name != "problems")
 
@@ -39,12 +39,14 @@ async def read_truth(transport: Transport, path: str) -> Sequence[GroundTruth]:
 
 async def load(
     transport: Transport,
-    model_id: str,
+    model_id: str | None,
     rows: str | Path | TruthRows,
     columns: Mapping[str, str],
 ) -> TruthLoad:
-    """Send the rows, some thousands at a time; those of one inference together."""
-    path = make_path("models", model_id, "ground-truth")
+    """Send the rows, some thousands at a time; those of one inference together. `model_id`: of
+    which model they are; None: they say so."""
+    of_model = () if model_id is None else ("models", model_id)
+    path = make_path(*of_model, "ground-truth")
     params = {"columns": [f"{ours}={theirs}" for ours, theirs in columns.items()]}
     if isinstance(rows, str | Path) and Path(rows).suffix == ".parquet":
         request = make_request("POST", path, params=params)

@@ -516,6 +516,16 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT, HttpT]):
         return self._inferences(self._transport, question.of_models(model_ids, project_id))
 
     @asks
+    async def load_ground_truth(
+        self, rows: str | Path | labelling.TruthRows, *, columns: Mapping[str, str] | None = None
+    ) -> TruthLoad:
+        """Say what is true of inferences of several models: rows as `Model.load_ground_truth` takes
+        them, with `model_id`. Without it, a row of `data_hash` is for all models that you may
+        label, if these are at most a hundred.
+        """
+        return await labelling.load(self._transport, None, rows, columns or {})
+
+    @asks
     async def me(self) -> Caller:
         """Read who the caller is, and what they may do."""
         return await reading.fetch(self._transport, Caller, make_request("GET", make_path("me")))

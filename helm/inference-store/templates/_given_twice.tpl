@@ -27,6 +27,7 @@ KAFKA_SASL_MECHANISM: kafka.sasl.mechanism
 KAFKA_SASL_USERNAME: kafka.sasl.username
 KAFKA_SECURITY_PROTOCOL: kafka.securityProtocol
 KAFKA_TOPIC: kafka.topic
+KAFKA_TRUTH_TOPIC: kafka.truthTopic
 LOG_FORMAT: logs.format
 LOG_LEVEL: logs.level
 OIDC_AUDIENCE: auth.oidc.audience

@@ -18,6 +18,7 @@
 {{- $_ := set $s "KAFKA_BOOTSTRAP_SERVERS" (include "inference-store.bootstrapServers" .) -}}
 {{- $_ := set $s "KAFKA_TOPIC" $v.kafka.topic -}}
 {{- $_ := set $s "KAFKA_REPORTS_TOPIC" $v.kafka.reportsTopic -}}
+{{- $_ := set $s "KAFKA_TRUTH_TOPIC" $v.kafka.truthTopic -}}
 {{- $_ := set $s "KAFKA_GROUP" $v.kafka.group -}}
 {{- $_ := set $s "KAFKA_CLUSTER" $v.kafka.cluster -}}
 {{- $_ := set $s "KAFKA_SECURITY_PROTOCOL" $v.kafka.securityProtocol -}}

@@ -1,6 +1,7 @@
 """Ground truth: what is true of an inference."""
 
 import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from tempfile import SpooledTemporaryFile
 from typing import IO, Annotated, Any, Final, Literal, Self, get_args
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure.pending_deletions import list_erased
+from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import (
     Conflict,
@@ -43,7 +45,7 @@ from inference_store.truth.documents import (
     SOURCE,
     TruthSet,
 )
-from inference_store.truth.intake import Intake, Outcome, batch_rows
+from inference_store.truth.intake import Find, Intake, Outcome, batch_rows
 from inference_store.truth.rows import (
     FIELDS,
     FORMATS,
@@ -53,7 +55,7 @@ from inference_store.truth.rows import (
 )
 from inference_store.truth.sets import TruthWriter, delete_truth, put_truth
 
-from .access import Access, Asking
+from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import IfMatch, LookingUp
 from .http import INFERENCE, OF_MODEL, InferenceId, ModelId, exact_json
@@ -203,7 +205,8 @@ class RefusedRow(Shown):
 
 class TruthLoad(Shown):
     """What became of ground truth in bulk. Sets are counted: rows of one inference that follow each
-    other are one. The same body again changes nothing."""
+    other are one, and one that is for several inferences or models counts once, by the gravest. The
+    same body again changes nothing."""
 
     matched: int
     """Of which an inference is stored."""
@@ -216,7 +219,7 @@ class TruthLoad(Shown):
     refused: int
     """What cannot be read, and what a legal hold or the cap of labels forbids."""
     changed: int
-    """Sets that were written; more than `matched` if several inferences have one `data_hash`."""
+    """Sets of inferences that were written; more than `matched` if several have one `data_hash`."""
     unchanged: int
     """Sets that were so already."""
     problems: list[RefusedRow]
@@ -227,11 +230,14 @@ _BODY: Final = {
     "requestBody": {
         "required": True,
         "description": "Rows. Each has one of `inference_id`, `uid`, `data_hash`, `metadata.KEY`;"
-        " `source` and `complete`, if they are not `human` and true; and `items` as a set has, or"
-        " one item: `label`, `xmin`, `ymin`, `xmax`, `ymax`, `text`, `value`.",
+        " `model_id`, if it is not the path's; `source` and `complete`, if they are not `human` and"
+        " true; and `items` as a set has, or one item: `label`, `xmin`, `ymin`, `xmax`, `ymax`,"
+        " `text`, `value`.",
         "content": dict.fromkeys(FORMATS, BINARY),
     }
 }
+_MOST_MODELS: Final = 100
+"""Of rows that name none: what waits is written for each."""
 _MEMORY_BYTES: Final = 16 * 1024 * 1024
 _Columns = Annotated[
     list[Annotated[str, Field(max_length=512, json_schema_extra={"pattern": "^[^=]+=.+$"})]],
@@ -260,6 +266,46 @@ async def load_ground_truth(
     inference waits for it, some days. A set of `data_hash` is for every inference of that datum."""
     async with access.engine.connect() as connection:
         registration = await access.find_model(connection, model_id)
+
+    async def find(_: object) -> Mapping[str | None, Sequence[Registration]]:
+        return {model_id: (registration,)}
+
+    return await _load(access, columns, find, model_id)
+
+
+@router.add(
+    "POST /ground-truth",
+    Needs(Right.ANNOTATE, Over.SOME),
+    "Load ground truth of several models",
+    *(409, 413, 415),
+    in_bulk=True,
+    openapi_extra=_BODY,
+)
+async def load_ground_truth_of_models(
+    access: Asking,
+    columns: _Columns = [],  # noqa: B006
+) -> Answer[TruthLoad]:
+    """Take ground truth as for one model; each row says of which, by `model_id`. A row of
+    `data_hash` can do without: it is for every inference of that datum in all models that you may
+    label, if these are at most a hundred, and waits in each of them."""
+
+    async def find(ids: Collection[str | None]) -> Mapping[str | None, Sequence[Registration]]:
+        named, within = {model_id for model_id in ids if model_id is not None}, access.scope
+        found: dict[str | None, Sequence[Registration]] = {}
+        async with access.engine.connect() as connection:
+            known = await registrations.find_by_ids(connection, named, within=within)
+            if None in ids:
+                every = await registrations.page(connection, limit=_MOST_MODELS + 1, within=within)
+                found[None] = every if len(every) <= _MOST_MODELS else ()
+        return found | {model_id: (model,) for model_id, model in known.items()}
+
+    return await _load(access, columns, find)
+
+
+async def _load(
+    access: Access, columns: list[str], find: Find, model_id: str | None = None
+) -> Answer[TruthLoad]:
+    """Take the body. `model_id`: that of rows that name none."""
     kind = access.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind not in FORMATS:
         message = f"the body is one of {', '.join(FORMATS)}"
@@ -271,16 +317,16 @@ async def load_ground_truth(
         )
     names = _read_columns(columns)
 
-    async def note(connection: AsyncConnection, sets: int) -> None:
-        await access.note(connection, Action.GROUND_TRUTH_CHANGED, registration, sets=sets)
+    async def note(connection: AsyncConnection, model: Registration, sets: int) -> None:
+        await access.note(connection, Action.GROUND_TRUTH_CHANGED, model, sets=sets)
 
     days = access.settings.ground_truth_wait_days
     writer = TruthWriter(access.engine, access.blobs)
-    intake = Intake(writer, registration, access.who.actor, timedelta(days=days), note)
+    intake = Intake(writer, find, access.who.actor, timedelta(days=days), note)
     async with access.app.admission.admit(access.admission_name):
         with SpooledTemporaryFile(_MEMORY_BYTES) as file:
             await _receive(access, file)
-            batches = batch_rows(read_rows(file, kind, names))
+            batches = batch_rows(read_rows(file, kind, names, model_id))
             while some := await asyncio.to_thread(next, batches, None):
                 await intake.take(some)
     counts = {name: intake.outcomes[name] for name in get_args(Outcome)}

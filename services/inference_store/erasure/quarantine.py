@@ -1,6 +1,7 @@
 """Finds quarantined events, dead letters and parked ones, of what is being erased.
 
-By uid, if an event can be decoded: of what was erased or is being erased. By a subject: as its
+By uid, if an event can be decoded or names one, as ground truth may: of what was erased or is being
+erased. By a subject: as its
 metadata says, inline or in its blob; if neither can be read, whether the bytes hold both the key
 and the value. A dead letter stays, discarded and empty, so that the accounting closes; a parked
 event stays, erased again and empty. Their objects are deleted with the mark of the inference; if
@@ -28,7 +29,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
@@ -57,6 +58,7 @@ from inference_store.inference.errors import (
     BlobForbidden,
     BlobMissing,
     BlobTooLarge,
+    Invalid,
     InvalidEvent,
 )
 from inference_store.inference.events import (
@@ -71,6 +73,7 @@ from inference_store.objects import Blobs
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import find_doubts
 from inference_store.query.filters.typed import Predicate
+from inference_store.query.lookup import parse_uid
 from inference_store.query.unstored import evaluate
 
 _ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
@@ -94,6 +97,15 @@ class QuarantinedEvent:
     is_parked: bool
     event: InferenceEvent | None
     metadata: Metadata | None = None
+
+    @property
+    def uid(self) -> UUID | None:
+        """Its inference's, if it says which."""
+        if self.event is not None:
+            return self.event.uid
+        with suppress(Invalid):
+            return parse_uid(self.inference_id or "")
+        return None
 
     @property
     def item(self) -> Indexable:
@@ -234,12 +246,13 @@ async def filter_erased(
 
     Also those that cannot be decoded and have one of `ids`.
     """
-    identities = [(model, item.event.uid) for item in events if item.event is not None]
+    uids = {item.id: item.uid for item in events}
+    identities = [(model, uid) for uid in uids.values() if uid is not None]
     erased = await pending_deletions.find_erased(connection, identities)
     return [
         item
         for item in events
-        if (item.inference_id in ids if item.event is None else (model, item.event.uid) in erased)
+        if (item.event is None and item.inference_id in ids) or (model, uids[item.id]) in erased
     ]
 
 

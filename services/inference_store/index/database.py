@@ -366,6 +366,11 @@ def is_partition_missing(error: BaseException) -> bool:
     return "no partition of relation" in str(cause_of(error))
 
 
+# SQLAlchemy wraps the driver's errors, but COPY goes to the driver directly.
+REFUSALS: Final = (DBAPIError, PostgresError, ValueError, OverflowError)
+"""What a value that Postgres cannot have may raise; `is_rows_fault` tells."""
+
+
 def is_rows_fault(error: BaseException) -> bool:
     """Check whether a row was refused for its values (SQLSTATE class 22 or 23, or encoding)."""
     cause = cause_of(error)

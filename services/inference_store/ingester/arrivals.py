@@ -50,6 +50,8 @@ async def sort_out(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> 
     for read in reads:
         if isinstance(read.result, Rejection):
             arrivals.dead.append((read, read.result))
+        elif isinstance(read.result, Outcome):
+            arrivals.settled.append((read, read.result))
         elif isinstance(read.result, MissingBlob):
             # Its blob may be missing because the inference was erased: look it up anyway.
             if read.result.item is None:

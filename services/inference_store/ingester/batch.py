@@ -17,7 +17,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
-from inference_store.index.accounting import PartitionId
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 from inference_store.ingester.record_batches import find_fault, require_answer
@@ -46,14 +46,15 @@ class ReadRecord:
     """A record, and the inference that was read from it, or why there is none."""
 
     record: Record
-    result: Indexable | Rejection | MissingBlob
+    result: Indexable | Rejection | MissingBlob | Outcome
+    """Outcome: of ground truth, which is written already."""
 
 
 @dataclass(slots=True, eq=False)
 class AssignedPartition:
     """A partition that is assigned to this consumer, until `is_revoked`."""
 
-    partition: int
+    tp: TopicPartition
     partition_id: PartitionId | None = None
     next: int = 0
     # The last record that was read: the topic is still the same if this record is still there.

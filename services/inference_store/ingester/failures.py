@@ -182,7 +182,8 @@ class Sources:
 def source_of(read: ReadRecord) -> Source:
     """Return the source, as far as the event names it."""
     result = read.result
-    model_id = result.event.model_id if isinstance(result, Indexable) else result.model_id
+    of = result.event if isinstance(result, Indexable) else result
+    model_id = "" if isinstance(of, Outcome) else of.model_id
     return dict(read.record.headers).get("producer", ""), model_id or ""
 
 

@@ -1,4 +1,4 @@
-"""Reads the topic: joins the group, follows the assignment of partitions, and polls.
+"""Reads the topics: joins the group, follows the assignment of partitions, and polls.
 
 After every assignment the consumer seeks the position that Postgres has; it reads nothing before.
 By its name alone a topic that was deleted and created cannot be distinguished from the old one
@@ -10,6 +10,7 @@ does not have it, and is not asked.
 import asyncio
 import re
 import socket
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from math import inf
@@ -43,7 +44,7 @@ from inference_store.ingester.batch import (
     OffsetsWentBack,
     Positions,
 )
-from inference_store.platform.kafka import start_client
+from inference_store.platform.kafka import list_topics, start_client
 from inference_store.platform.metrics import ASSIGNED, TROUBLE
 from inference_store.platform.settings import IngesterSettings
 from inference_store.platform.traces import throttle_logs
@@ -57,6 +58,8 @@ _POLL_MILLISECONDS = 500
 _ASK_SECONDS = 5.0
 # How often partitions are counted: a new or larger topic is noticed within this time.
 _METADATA_SECONDS = 5
+# How often a topic of ground truth that is missing is looked for.
+_LOOK_SECONDS = 10.0
 # How long a partition waits after its broker did not answer: each try delays the others.
 _SEEK_SECONDS = 30.0
 # aiokafka repeats a commit as long as no broker answers: it must not delay the pipeline.
@@ -65,16 +68,16 @@ _log = structlog.get_logger()
 
 
 class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
-    """A consumer of a Kafka topic: its assigned partitions, and the records polled."""
+    """A consumer of events and of ground truth: its assigned partitions, and the records polled."""
 
     def __init__(self, settings: IngesterSettings, engine: AsyncEngine) -> None:
         self._settings = settings
         self._engine = engine
         self._assigned: dict[TopicPartition, AssignedPartition] = {}
         self._joined: Positions | None = None
-        self._committed_at = 0.0
+        self._committed_at = self._looked_at = 0.0
         self._heard_at = 0.0
-        self._ids: frozenset[UUID] = frozenset()
+        self._ids: dict[str, frozenset[UUID]] = {}
 
     @property
     def assigned(self) -> Sequence[AssignedPartition]:
@@ -104,7 +107,12 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             max_partition_fetch_bytes=_FETCH_BYTES,
             metadata_max_age_ms=_METADATA_SECONDS * 1000,
         )
-        consumer.subscribe([self._settings.kafka_topic], listener=self)
+        events, truth = self._settings.kafka_topic, self._settings.kafka_truth_topic
+        # with a topic that does not exist it would not start
+        there = {truth} & await list_topics(self._settings) if truth else set()
+        consumer.subscribe([events, *there], listener=self)
+        if truth and not there:
+            _log.warning("no ground truth is read: its topic is missing", topic=truth)
         try:
             await start_client(consumer, self._settings)
         except BaseException:
@@ -124,7 +132,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Add partitions that Kafka assigned; they are read once their positions are found."""
         for tp in assigned:
-            self._assigned[tp] = AssignedPartition(tp.partition)
+            self._assigned[tp] = AssignedPartition(tp)
         ASSIGNED.set(len(self._assigned))
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
@@ -138,9 +146,9 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     def reset(self, assigned: AssignedPartition) -> None:
         """Drop the in-flight records of a partition, and find its position again."""
         assigned.is_revoked = True
-        tp = TopicPartition(self._settings.kafka_topic, assigned.partition)
+        tp = assigned.tp
         if self._assigned.get(tp) is assigned:
-            self._assigned[tp] = AssignedPartition(tp.partition)
+            self._assigned[tp] = AssignedPartition(tp)
 
     async def poll(self) -> list[OffsetRange]:
         """Return the next records of every assigned partition; empty if there are none.
@@ -148,6 +156,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         A partition whose broker is unavailable does not delay the others. Raises KafkaError if all
         brokers are unavailable.
         """
+        await self._look_for_truth()
         await self._seek_due()
         try:
             return await self._poll_ranges()
@@ -155,6 +164,19 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             # Records that were fetched may be lost to us now, and would look like a gap.
             self._reset_all()
             raise
+
+    async def _look_for_truth(self) -> None:
+        """Read ground truth too, once its topic is there: it asks for all topics, because asking
+        for one could create it."""
+        events, truth = self._settings.kafka_topic, self._settings.kafka_truth_topic
+        if not truth or truth in self._kafka.subscription():
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            async with record_batches.require_answer("a broker", _ASK_SECONDS):
+                if truth in await self._kafka.topics():
+                    self._kafka.subscribe([events, truth], listener=self)
 
     async def _seek_due(self) -> None:
         """Seek the partitions that are due; raises KafkaError if none is readable afterwards."""
@@ -207,17 +229,17 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             self.reset(assigned)
 
     async def _is_new_topic(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Check whether the topic has another id than before; if so, reset every partition.
+        """Check whether a topic has another id than before; if so, reset every partition.
 
         Ask only the leaders of `partitions`: another that is unavailable must not matter to them.
 
         Call it before a seek, and after records arrived or markers were passed: all records in
         between are then of the topic in which the positions were found.
         """
-        ids = await find_topic_ids(self._kafka, self._settings.kafka_topic, partitions)
-        if not ids or ids == self._ids:
+        ids = await find_topic_ids(self._kafka, partitions)
+        if ids.items() <= self._ids.items():
             return False
-        self._ids = ids
+        self._ids |= ids
         self._reset_all()
         return True
 
@@ -233,8 +255,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         idle = [(tp, assigned) for tp, assigned in self._assigned.items() if tp not in polled]
         ranges += [await self._positions.build_passed_range(tp, assigned) for tp, assigned in idle]
         present = [offset_range for offset_range in ranges if offset_range is not None]
-        topic = self._settings.kafka_topic
-        read = [TopicPartition(topic, offset_range.assigned.partition) for offset_range in present]
+        read = [offset_range.assigned.tp for offset_range in present]
         return [] if read and await self._is_new_topic(read) else present
 
     async def _build_range(
@@ -276,8 +297,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         now = asyncio.get_running_loop().time()
         if now - self._committed_at < 1.0:
             return
-        topic = self._settings.kafka_topic
-        offsets = {TopicPartition(topic, s.assigned.partition): s.hi for s in ranges}
+        offsets = {s.assigned.tp: s.hi for s in ranges}
         self._committed_at = now
         try:
             async with asyncio.timeout(_COMMIT_SECONDS):
@@ -371,18 +391,20 @@ class _MetadataRequest(Request[_MetadataRequestV12]):  # type: ignore[misc]
 
 
 async def find_topic_ids(
-    kafka: AIOKafkaConsumer, topic: str, partitions: Iterable[TopicPartition]
-) -> frozenset[UUID]:
-    """Return the ids of a topic according to the leaders of partitions; none if it does not exist.
+    kafka: AIOKafkaConsumer, partitions: Iterable[TopicPartition]
+) -> dict[str, frozenset[UUID]]:
+    """Return the ids of topics according to the leaders of partitions; none if one does not exist.
 
     There are two while it is being created again, and none if the brokers are too old. A leader
     that does not answer is left out; raises KafkaError if none answers.
     """
     client = kafka._client  # the consumer offers no other way to send a request of one's own
-    leaders = {client.cluster.leader_for_partition(tp) for tp in partitions} - {None, -1}
-    ids: set[UUID] = set()
+    leaders = {(client.cluster.leader_for_partition(tp), tp.topic) for tp in partitions}
+    ids: defaultdict[str, set[UUID]] = defaultdict(set)
     failure: KafkaError | None = None
-    for node in leaders:
+    for node, topic in leaders:
+        if node in (None, -1):
+            continue
         try:
             answer = await _ask(client, node, topic)
         except (IncompatibleBrokerVersion, NotImplementedError):
@@ -390,10 +412,10 @@ async def find_topic_ids(
         except KafkaError as error:
             failure = error
             continue
-        ids.update(entry[2] for entry in answer.topics if entry[0] == 0)
+        ids[topic] |= {entry[2] for entry in answer.topics if entry[0] == 0} - {_NO_ID}
     if failure is not None and not ids:
         raise failure
-    return frozenset(ids - {_NO_ID})
+    return {topic: frozenset(of_topic) for topic, of_topic in ids.items() if of_topic}
 
 
 async def _ask(client: AIOKafkaClient, node: int, topic: str) -> _Metadata:

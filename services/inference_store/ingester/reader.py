@@ -1,4 +1,5 @@
 """Converts records to inferences that can be indexed: decode, look the model up, fetch, parse.
+Ground truth is written at once.
 
 It yields to the event loop every 50 events, so that the batch before can be written meanwhile.
 """
@@ -40,6 +41,7 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import PARKED_TRIES, STAGE_SECONDS
 from inference_store.platform.settings import IngesterSettings
 from inference_store.platform.traces import stage
+from inference_store.truth.messages import Messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,13 @@ class Reader:
             blob_bytes=settings.max_metadata_bytes,
         )
         self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)
+        self._truth_topic = settings.kafka_truth_topic
+        self._messages = Messages(
+            engine,
+            blobs,
+            by=f"topic:{settings.kafka_truth_topic}",
+            keep=timedelta(days=settings.ground_truth_wait_days),
+        )
 
     async def read(
         self, records: Sequence[Record], bucket_copy: BucketCopy | None = None
@@ -127,6 +136,9 @@ class Reader:
 
         `bucket_copy`: the records come from the bucket, not from Kafka.
         """
+        truths = [record for record in records if record.partition_id.topic == self._truth_topic]
+        records = [record for record in records if record.partition_id.topic != self._truth_topic]
+        reads = await self._take(truths) if truths else []
         with stage(STAGE_SECONDS, "decode"):
             rejected, events = await self._decode(records)
         if bucket_copy is not None:
@@ -134,7 +146,8 @@ class Reader:
                 item.use(bucket_copy)
         with stage(STAGE_SECONDS, "look_up"):
             await self._look_up(events)
-        reads, registered = rejected, [item for item in events if item.registration is not None]
+        reads += rejected
+        registered = [item for item in events if item.registration is not None]
         for item in events:
             if item.registration is None:
                 event = item.event
@@ -147,6 +160,12 @@ class Reader:
             with stage(STAGE_SECONDS, "parse"):
                 reads += await self._parse(fetched)
         return sorted(reads, key=lambda read: (read.record.partition_id, read.record.offset))
+
+    async def _take(self, truths: Sequence[Record]) -> list[ReadRecord]:
+        """Write ground truth, before its offsets are accounted for: it may be written twice."""
+        with stage(STAGE_SECONDS, "truth"):
+            results = await self._messages.take(truths)
+        return [ReadRecord(record, of) for record, of in zip(truths, results, strict=True)]
 
     async def _decode(
         self, records: Sequence[Record]
@@ -422,7 +441,7 @@ class Retries:
         return outcome
 
 
-def _give_up(result: Indexable | Rejection | MissingBlob, event: UnsettledEvent) -> Rejection:
+def _give_up(result: object, event: UnsettledEvent) -> Rejection:
     tries = f"within {event.attempts + 1} tries"
     reason = "blob_missing"
     if isinstance(result, MissingBlob):

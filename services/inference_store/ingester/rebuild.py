@@ -192,8 +192,7 @@ class Rebuild:
                 left += [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
                 for read, why in left:
                     source = page.carried[read.record.offset].source
-                    result = read.result
-                    model_id = None if isinstance(result, Indexable) else result.model_id
+                    model_id = getattr(read.result, "model_id", None)
                     findings.append(Finding("unreadable", str(source), model_id, detail=why[:2000]))
             restored = await restore(connection, self._truth, truth)
             if restored is None:

@@ -246,7 +246,7 @@ class Watch:
         self._are_ends_new = False
         self._stored_at = self._producers_at = float("-inf")
         self._parked: datetime | None = None
-        self._shown: set[str] = set()
+        self._shown: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """Run until stopped. The pipeline reports unavailable servers: here values only age."""
@@ -323,16 +323,16 @@ class Watch:
 
     def _show_lag(self) -> None:
         lags = {
-            str(consumed.partition): _measure_lag(consumed, self._ends)
+            (consumed.tp.topic, str(consumed.tp.partition)): _measure_lag(consumed, self._ends)
             for consumed in self._consumer.assigned
         }
         ages = {partition: compute_age(at) for partition, (_, at) in lags.items()}
         for partition, (events, _) in lags.items():
-            metrics.LAG.labels(partition).set(events)
-            metrics.LAG_SECONDS.labels(partition).set(ages[partition])
+            metrics.LAG.labels(*partition).set(events)
+            metrics.LAG_SECONDS.labels(*partition).set(ages[partition])
         for partition in self._shown - lags.keys():  # another ingester has it now
-            metrics.LAG.remove(partition)
-            metrics.LAG_SECONDS.remove(partition)
+            metrics.LAG.remove(*partition)
+            metrics.LAG_SECONDS.remove(*partition)
         self._shown = set(lags)
         metrics.OLDEST.set(max([*ages.values(), compute_age(self._parked)]))
 

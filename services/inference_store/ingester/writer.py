@@ -24,9 +24,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from asyncpg.exceptions import PostgresError
 from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import pending_deletions
@@ -41,7 +39,7 @@ from inference_store.index import (
 )
 from inference_store.index import writing as indexing
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.database import cause_of, is_partition_missing, is_rows_fault
+from inference_store.index.database import REFUSALS, cause_of, is_partition_missing, is_rows_fault
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.sidecars import CONTENT_TYPE, Identity, Part, Sidecar
 from inference_store.index.unsettled import Rejection
@@ -60,8 +58,6 @@ T = TypeVar("T")
 _MOST_LOOKS = 5
 # The number of objects written between two heartbeats.
 _PUTS = 50
-# SQLAlchemy wraps the driver's errors, but COPY goes to the driver directly.
-_REFUSALS = (DBAPIError, PostgresError, ValueError, OverflowError)
 
 
 class Writer:
@@ -124,7 +120,7 @@ class Writer:
                 return await work(one_by_one)
             except ErasedMeanwhile:
                 continue
-            except _REFUSALS as error:
+            except REFUSALS as error:
                 if is_partition_missing(error):
                     self._spans = partitions.TimePartitions()
                 if one_by_one or not is_rows_fault(error):
@@ -251,7 +247,7 @@ class Writer:
             try:
                 async with connection.begin_nested():
                     written |= await indexing.write(connection, [rows])
-            except _REFUSALS as error:
+            except REFUSALS as error:
                 if not is_rows_fault(error):
                     raise
                 event, detail = item_of(read).event, f"Postgres refuses it: {cause_of(error)}"

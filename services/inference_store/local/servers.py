@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ def _binary() -> Path:
 
 KAFKA_NAME = "kafka"
 TOPIC = "inference-events"
+TRUTH_TOPIC = "ground-truth"
 _PARTITIONS = "3"
 
 
@@ -94,7 +95,7 @@ class Kafka:
 
 
 def start_kafka(folder: LocalFolder) -> Kafka:
-    """Start the broker with an empty topic, and wait until it listens.
+    """Start the broker with empty topics, and wait until it listens.
 
     Must be called by the main thread. Raises LocalStackError.
     """
@@ -103,7 +104,7 @@ def start_kafka(folder: LocalFolder) -> Kafka:
     module = "inference_store.local.servers"
     part = Part(
         name=KAFKA_NAME,
-        command=(sys.executable, "-m", module, str(address), TOPIC, _PARTITIONS),
+        command=(sys.executable, "-m", module, str(address), _PARTITIONS, TOPIC, TRUTH_TOPIC),
         environment=dict(os.environ),
         current_folder=folder.path,
     )
@@ -144,7 +145,7 @@ def running_servers(folder: LocalFolder, ports: Mapping[str, int]) -> Iterator[S
 
 # Kafka from a wheel: librdkafka's own test broker, run as a process.
 #
-# `python -m inference_store.local.servers <file for its address> <topic> <partitions>`
+# `python -m inference_store.local.servers <file for its address> <partitions> <topic>…`
 #
 # It speaks Kafka's protocol on a port of 127.0.0.1, keeps everything in memory (5 MiB per
 # partition, then the oldest messages are dropped silently), takes a new port and counts offsets
@@ -184,7 +185,7 @@ def _load_library(library: Path) -> ctypes.CDLL:
     return kafka
 
 
-def run_broker(address_file: Path, topic: str, partitions: int) -> None:
+def run_broker(address_file: Path, partitions: int, topics: Sequence[str]) -> None:
     """Serve until SIGTERM or SIGINT; write the address once it listens.
 
     Raises LocalStackError if librdkafka does not make a broker.
@@ -198,8 +199,9 @@ def run_broker(address_file: Path, topic: str, partitions: int) -> None:
     cluster = kafka.rd_kafka_mock_cluster_new(handle, _BROKERS) if handle else None
     if not cluster:
         raise LocalStackError(f"librdkafka makes no broker: {trouble.value.decode()}")
-    if kafka.rd_kafka_mock_topic_create(cluster, topic.encode(), partitions, 1) != 0:
-        raise LocalStackError(f"librdkafka does not make topic {topic}")
+    for topic in topics:
+        if kafka.rd_kafka_mock_topic_create(cluster, topic.encode(), partitions, 1) != 0:
+            raise LocalStackError(f"librdkafka does not make topic {topic}")
     kafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
     address = kafka.rd_kafka_mock_cluster_bootstraps(cluster).decode()
     half = address_file.with_suffix(".new")
@@ -210,4 +212,4 @@ def run_broker(address_file: Path, topic: str, partitions: int) -> None:
 
 
 if __name__ == "__main__":
-    run_broker(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    run_broker(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

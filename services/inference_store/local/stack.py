@@ -27,7 +27,7 @@ from inference_store.local.folder import (
 )
 
 from .part import READY_SECONDS, Part, RunningPart, end_leftovers, find_problem
-from .servers import BUCKET, TOPIC, Servers, running_servers
+from .servers import BUCKET, TOPIC, TRUTH_TOPIC, Servers, running_servers
 
 PREFIX = "INFERENCE_STORE_"
 MODEL_SERVER = "model-server"
@@ -91,6 +91,7 @@ def _choose_settings(
         "POSTGRES_DSN": servers.postgres.dsn,
         "KAFKA_BOOTSTRAP_SERVERS": servers.kafka.bootstrap_servers,
         "KAFKA_TOPIC": TOPIC,
+        "KAFKA_TRUTH_TOPIC": TRUTH_TOPIC,
         "S3_ENDPOINT": servers.s3.endpoint,
         "S3_ACCESS_KEY": servers.s3.access_key,
         "S3_SECRET_KEY": servers.s3.secret_key,

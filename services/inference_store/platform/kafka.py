@@ -308,6 +308,12 @@ async def has_unread(
     return False
 
 
+async def list_topics(settings: KafkaSettings) -> set[str]:
+    """Return the topics that are there and visible to us. Raises KafkaError, OSError."""
+    async with _consumer(settings) as consumer:
+        return set(await consumer.topics())
+
+
 @asynccontextmanager
 async def _consumer(settings: KafkaSettings, *topics: str) -> AsyncIterator[AIOKafkaConsumer]:
     consumer = AIOKafkaConsumer(

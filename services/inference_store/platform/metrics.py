@@ -176,11 +176,15 @@ DEAD_LETTERS = counter(
     "Dead letters by reason; `blob_missing`: parked events.",
     "reason",
 )
-LAG = gauge("ingester_lag_events", "Offsets between the books and the end of the log.", "partition")
+LAG = gauge(
+    "ingester_lag_events",
+    "Offsets between the books and the end of the log.",
+    *("topic", "partition"),
+)
 LAG_SECONDS = gauge(
     "ingester_lag_seconds",
     "Age of the oldest record not in the books yet; 0 without lag.",
-    "partition",
+    *("topic", "partition"),
 )
 OLDEST = gauge(
     "ingester_oldest_unprocessed_seconds",

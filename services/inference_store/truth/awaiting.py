@@ -29,55 +29,57 @@ from inference_store.index.writing import copy_rows
 from inference_store.inference.events import uid_floor
 from inference_store.inference.json_text import is_number
 
-from .documents import TruthSet, decode_content, encode_document
+from .documents import decode_content, encode_document
 from .matching import find_matches
-from .rows import Address
+from .rows import Address, Row
 from .sets import TruthWriter
 
 _HERE: Final = awaiting_truth.c
 _BATCH: Final = 2_000
 _LOCK: Final = 7_302_031
-Wanted = Mapping[tuple[Address, str], TruthSet]
-"""Sets by address and source."""
+_Key = tuple[Address, str]
+"""An address, and a source."""
 
 
 async def await_sets(
     connection: AsyncConnection,
     writer: TruthWriter,
     registration: Registration,
-    wanted: Wanted,
+    wanted: Mapping[_Key, Row],
     *,
     by: str,
     keep: timedelta,
-) -> int:
-    """Keep sets for inferences that may still come, and return how many are new; those that wait
-    already stay as they are."""
+) -> set[_Key]:
+    """Keep sets for inferences that may still come, and return those that are new; those that wait
+    already stay as they are, and so does what was said later."""
     model, at = registration.model, datetime.now(UTC)
     until = at + keep
     # of two that bring the same, one waits for the other
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK, model)))
-    before: dict[tuple[Address, str], Any] = {}
+    before: dict[_Key, Any] = {}
     for how, name in {(address.how, address.name) for address, _ in wanted}:
         values = {of.value for of, _ in wanted if (of.how, of.name) == (how, name)}
         same = (_HERE.model == model, _HERE.how == how, _HERE.name == name)
         query = select(awaiting_truth).where(*same, among_keys(_HERE.value, values))
         before |= {_key_of(row): row for row in await connection.execute(query)}
-    contents = {key: one.content.decode() for key, one in wanted.items()}
+    said = {key: row.at or at for key, row in wanted.items()}
+    contents = {key: row.set.content.decode() for key, row in wanted.items()}
     new = {
         key: content
         for key, content in contents.items()
-        if key not in before or before[key].content != content
+        if key not in before or (before[key].content != content and before[key].at <= said[key])
     }
     if not new:
-        return 0
+        return set()
     uids = {key: UUID(int=uid_floor(at).int | randbits(62)) for key in new}
-    about = {"model_id": registration.model_id, "revision": 1, "by": by, "at": at.isoformat()}
+    about = {"model_id": registration.model_id, "revision": 1, "by": by}
     documents = [
         encode_document(
             content.encode(),
             {
                 **about,
                 "uid": str(uids[key]),
+                "at": said[key].isoformat(),
                 "source": key[1],
                 "address": list(key[0]),
                 "until": until.isoformat(),
@@ -88,16 +90,19 @@ async def await_sets(
     places = await writer.put(registration.model_id, at, documents)
     await drop(connection, model, [before[key].uid for key in new if key in before])
     rows = [
-        (model, uids[key], key[0].how, key[0].name, key[0].value, key[1], content, by, at, until)
+        (
+            *(model, uids[key], key[0].how, key[0].name, key[0].value, key[1]),
+            *(content, by, said[key], until),
+        )
         for key, content in new.items()
     ]
     await copy_rows(connection, awaiting_truth, rows)
     references = zip(places, uids.values(), strict=True)
     await copy_rows(connection, blob_reference, [(place, model, uid) for place, uid in references])
-    return len(new)
+    return {*new}
 
 
-def _key_of(row: Any) -> tuple[Address, str]:
+def _key_of(row: Any) -> _Key:
     return Address(row.how, row.value, row.name), row.source
 
 
@@ -207,18 +212,19 @@ async def _join(writer: TruthWriter, registration: Registration, rows: Sequence[
         addresses = {_key_of(row)[0] for row in rows if row.how != "data_hash"}
         matches = await find_matches(connection, model, addresses)
         unlabelled = await _find_unlabelled(connection, model, rows)
-    by_who: defaultdict[tuple[str, datetime], dict[tuple[UUID, str], Any]] = defaultdict(dict)
+    by_who: defaultdict[str, dict[tuple[UUID, str], Any]] = defaultdict(dict)
     for row in rows:
         uids = matches.uids.get(_key_of(row)[0], set())
         for uid in uids if len(uids) == 1 else unlabelled.get(row.uid, ()):
-            by_who[row.by, row.at][uid, row.source] = row
-    for (by, at), joined in by_who.items():
+            by_who[row.by][uid, row.source] = row
+    for by, joined in by_who.items():
         sets = {key: decode_content(row.content, row.source) for key, row in joined.items()}
         names = await writer.resolve(model, list(sets.values()))
         async with writer.engine.begin() as connection:
             if not await writer.hold_names(connection, model, names):
                 continue  # the next turn joins it
-            written = await writer.write(connection, registration, sets, by=by, said_at=at)
+            said_at = {key: row.at for key, row in joined.items()}
+            written = await writer.write(connection, registration, sets, by=by, said_at=said_at)
             ended = [(key, row) for key, row in joined.items() if row.how != "data_hash"]
             done = {row.uid for key, row in ended if key not in written.held}
             await drop(connection, model, sorted(done))

@@ -1,22 +1,29 @@
 """Takes ground truth in bulk: finds the inferences of rows, and writes their sets, many at once."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Conflict
+from inference_store.inference.nearest import shortened
 
 from .awaiting import await_sets
-from .documents import TruthSet
 from .matching import find_matches
 from .rows import Address, Row, WrongRow
 from .sets import Key, TruthWriter
 
-Outcome: TypeAlias = Literal["matched", "awaiting", "ambiguous", "erased", "refused"]
+Outcome: TypeAlias = Literal["awaiting", "matched", "ambiguous", "erased", "refused"]
+"""The gravest last: that of a row is the gravest of those in its models and inferences."""
+Find: TypeAlias = Callable[
+    [Collection[str | None]], Awaitable[Mapping[str | None, Sequence[Registration]]]
+]
+"""Finds the models of rows by the ids that these give; None: all, for data that they have."""
 ROWS: Final = 5_000
 """Rows that are written together."""
 _MOST_PROBLEMS: Final = 100
@@ -29,6 +36,12 @@ def batch_rows(rows: Iterator[Row | WrongRow]) -> Iterator[list[Row | WrongRow]]
         yield some
 
 
+def _describe_missing(model_id: str | None) -> str:
+    if model_id is None:
+        return "model_id: say of which model it is"
+    return f"model_id: there is no model {shortened(model_id)}"
+
+
 class Problem(NamedTuple):
     """A row that changed nothing."""
 
@@ -38,87 +51,122 @@ class Problem(NamedTuple):
 
 
 @dataclass(slots=True)
+class Taken:
+    """What became of a row. `is_new`: something of it was written."""
+
+    row: Row | WrongRow
+    outcome: Outcome = "awaiting"
+    why: str = ""
+    is_new: bool = False
+
+    def tell(self, outcome: Outcome, why: str = "") -> None:
+        """Note an outcome, unless a graver one is."""
+        gravity = get_args(Outcome).index
+        if gravity(outcome) > gravity(self.outcome):
+            self.outcome, self.why = outcome, why
+
+
+_Each: TypeAlias = tuple[Row, Taken]
+
+
+@dataclass(slots=True)
 class Intake:
     """What became of rows. `changed`: sets that were written; `unchanged`: those that were so
-    already; `problems`: the first of those that changed nothing."""
+    already; `problems`: the first of those that changed nothing. `note` is called in each
+    transaction that changes something."""
 
     writer: TruthWriter
-    registration: Registration
+    find: Find
     by: str
     keep: timedelta
-    note: Any
+    note: Callable[[AsyncConnection, Registration, int], Awaitable[None]]
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     changed: int = 0
     unchanged: int = 0
     problems: list[Problem] = field(default_factory=list)
 
-    async def take(self, rows: Sequence[Row | WrongRow]) -> None:
-        """Take some rows. Raises ObjectStoreUnavailable."""
-        good = [row for row in rows if isinstance(row, Row)]
-        for row in rows:
-            if isinstance(row, WrongRow):
-                self._tell(row.line, "refused", row.why)
+    async def take(self, rows: Sequence[Row | WrongRow]) -> list[Taken]:
+        """Take some rows, and return what became of each. Raises ObjectStoreUnavailable."""
+        taken = [Taken(row) for row in rows]
+        good = [(each.row, each) for each in taken if isinstance(each.row, Row)]
+        models = await self.find({row.model_id for row, _ in good})
+        of_models: dict[int, tuple[Registration, list[_Each]]] = {}
+        for row, each in good:
+            has_model = row.model_id is not None or row.address.how == "data_hash"
+            found = models.get(row.model_id, ()) if has_model else ()
+            for registration in found:
+                of_models.setdefault(registration.model, (registration, []))[1].append((row, each))
+            if not found:
+                each.tell("refused", _describe_missing(row.model_id))
+        for registration, some in of_models.values():
+            await self._take(registration, some)
+        for each in taken:
+            if isinstance(each.row, WrongRow):
+                each.tell("refused", each.row.why)
+            self.outcomes[each.outcome] += 1
+            if each.why and len(self.problems) < _MOST_PROBLEMS:
+                self.problems.append(Problem(each.row.line, each.outcome, each.why))
+        return taken
+
+    async def _take(self, registration: Registration, some: Sequence[_Each]) -> None:
         async with self.writer.engine.connect() as connection:
-            addresses = {row.address for row in good}
-            matches = await find_matches(connection, self.registration.model, addresses)
-        wanted: dict[Key, Row] = {}
-        awaiting: dict[tuple[Address, str], TruthSet] = {}
-        for row in good:
+            addresses = {row.address for row, _ in some}
+            matches = await find_matches(connection, registration.model, addresses)
+        wanted: dict[Key, _Each] = {}
+        awaiting: dict[tuple[Address, str], _Each] = {}
+        for row, each in some:
             uids, is_of_data = matches.uids.get(row.address, set()), row.address.how == "data_hash"
-            if uids and is_of_data and self.keep:
-                awaiting[row.address, row.set.source] = row.set  # others may have this datum later
+            if self.keep and (is_of_data if uids else row.address not in matches.erased):
+                # others may have this datum later
+                awaiting[row.address, row.set.source] = row, each
             if len(uids) > 1 and not is_of_data:
                 why = f"{len(uids)} inferences have it: name one by uid, as in {min(uids)}"
-                self._tell(row.line, "ambiguous", why)
+                each.tell("ambiguous", why)
             elif uids:
-                wanted |= {(uid, row.set.source): row for uid in uids}
-                self.outcomes["matched"] += 1
+                wanted |= {(uid, row.set.source): (row, each) for uid in uids}
+                each.tell("matched")
             elif row.address in matches.erased:
-                self._tell(row.line, "erased", "its inference was erased, or is being erased")
+                each.tell("erased", "its inference was erased, or is being erased")
             elif not self.keep:
-                self._tell(row.line, "refused", "there is no such inference")
-            else:
-                awaiting[row.address, row.set.source] = row.set
-                self.outcomes["awaiting"] += 1
+                each.tell("refused", "there is no such inference")
         keys = sorted(wanted, key=lambda key: key[0])
         for start in range(0, len(keys), ROWS):
-            await self._write({key: wanted[key] for key in keys[start : start + ROWS]})
+            await self._write(registration, {key: wanted[key] for key in keys[start:][:ROWS]})
         if awaiting:
             async with self.writer.engine.begin() as connection:
-                about = (connection, self.writer, self.registration, awaiting)
-                if new := await await_sets(*about, by=self.by, keep=self.keep):
-                    await self.note(connection, new)
+                about = (connection, self.writer, registration)
+                rows = {key: row for key, (row, _) in awaiting.items()}
+                new = await await_sets(*about, rows, by=self.by, keep=self.keep)
+                if new:
+                    await self.note(connection, registration, len(new))
+            for key in new:
+                awaiting[key][1].is_new = True
 
-    async def _write(self, rows: dict[Key, Row]) -> None:
-        writer, model = self.writer, self.registration.model
-        sets = {key: row.set for key, row in rows.items()}
+    async def _write(self, registration: Registration, wanted: Mapping[Key, _Each]) -> None:
+        writer, model = self.writer, registration.model
+        sets = {key: row.set for key, (row, _) in wanted.items()}
+        said_at = {key: row.at for key, (row, _) in wanted.items() if row.at is not None}
         for _ in range(_TRIES):
             names = await writer.resolve(model, list(sets.values()))
             async with writer.engine.begin() as connection:
                 if not await writer.hold_names(connection, model, names):
                     continue
-                written = await writer.write(connection, self.registration, sets, by=self.by)
+                written = await writer.write(
+                    connection, registration, sets, by=self.by, said_at=said_at
+                )
                 if written.changed:
-                    await self.note(connection, len(written.changed))
+                    await self.note(connection, registration, len(written.changed))
             break
         else:
             raise Conflict("Labels are being removed: try again in a moment.")
         self.changed += len(written.changed)
         self.unchanged += len(written.unchanged)
-        for key, row in rows.items():
+        for key, (_, each) in wanted.items():
+            each.is_new |= key in written.changed
             if key[0] in written.gone:
-                self._move(row, "erased", "its inference has just been erased")
+                each.tell("erased", "its inference has just been erased")
             elif key in written.capped:
-                self._move(row, "refused", "the model has as many labels as it may have")
+                each.tell("refused", "the model has as many labels as it may have")
             elif (hold := written.held.get(key)) is not None:
                 why = f"the legal hold {hold.name!r} ({hold.id}) would not match any more"
-                self._move(row, "refused", why)
-
-    def _move(self, row: Row, outcome: Outcome, why: str) -> None:
-        self.outcomes["matched"] -= 1
-        self._tell(row.line, outcome, why)
-
-    def _tell(self, line: int, outcome: Outcome, why: str) -> None:
-        self.outcomes[outcome] += 1
-        if len(self.problems) < _MOST_PROBLEMS:
-            self.problems.append(Problem(line, outcome, why))
+                each.tell("refused", why)

@@ -1,15 +1,18 @@
 """Reads ground truth in bulk: NDJSON, CSV or Parquet, row by row.
 
 A row says of which inference it is: by `inference_id` (or an alias), `uid`, `data_hash`, or the
-value of a metadata key (`metadata.KEY`). It has `items`, as a set has, or one item in columns of
-its own; then rows of one inference that follow each other are one set. A row that says nothing is
-refused: with a misspelt column, it would replace a set by an empty one.
+value of a metadata key (`metadata.KEY`); and of which model, if that is not said. It has `items`,
+as a set has, or one item in columns of its own; then rows of one inference that follow each other
+are one set. A row that says nothing is refused: with a misspelt column, it would replace a set by
+an empty one.
 """
 
 import csv
 from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from io import TextIOWrapper
 from math import isfinite
@@ -44,7 +47,7 @@ METADATA: Final = "metadata."
 ADDRESSES: Final = ("inference_id", "uid", "data_hash")
 _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _OF_ITEM: Final = ("label", *_CORNERS, "text", "value")
-FIELDS: Final = (*ADDRESSES, "source", "complete", "items", *_OF_ITEM)
+FIELDS: Final = (*ADDRESSES, "model_id", "source", "complete", "items", *_OF_ITEM)
 """What a row may have, beside `metadata.KEY`."""
 _FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 _MOST_NAMED: Final = 8
@@ -61,20 +64,23 @@ class Address(NamedTuple):
     name: str = ""
 
 
-_Of: TypeAlias = tuple[Address, str]
+_Of: TypeAlias = tuple[str | None, Address, str]
 
 
 class Row(NamedTuple):
-    """What a row, or several together, say. `line`: of the first of them, from 1."""
+    """What a row, or several together, say. `line`: of the first of them, from 1. `at`: when it was
+    said, if that is not now."""
 
     line: int
     address: Address
     set: TruthSet
+    model_id: str | None = None
+    at: datetime | None = None
 
     @property
     def of(self) -> _Of:
         """Whose set it is: of which inference, from which source."""
-        return self.address, self.set.source
+        return self.model_id, self.address, self.set.source
 
 
 class WrongRow(NamedTuple):
@@ -85,14 +91,16 @@ class WrongRow(NamedTuple):
     of: _Of | None = None
 
 
-def read_rows(file: IO[bytes], kind: str, columns: Mapping[str, str]) -> Iterator[Row | WrongRow]:
+def read_rows(
+    file: IO[bytes], kind: str, columns: Mapping[str, str], model_id: str | None = None
+) -> Iterator[Row | WrongRow]:
     """Yield the sets of a file, and the rows that are wrong. `columns`: what it calls our fields,
-    where it has other names. A set is refused if one of its rows is wrong or stands elsewhere:
-    what is left of it would pass for all that is true.
+    where it has other names; `model_id`: that of rows that name none. A set is refused if one of
+    its rows is wrong or stands elsewhere: what is left of it would pass for all that is true.
     Raises Invalid for a file that is none of its kind."""
     together = _Together()
     nobody: WrongRow | None = None  # a wrong row of which only the neighbours say whose it is
-    for row, is_whole in _read_each(file, kind, columns):
+    for row, is_whole in _read_each(file, kind, columns, model_id):
         if isinstance(row, WrongRow):
             yield row
         if row.of is None:
@@ -153,7 +161,7 @@ class _Together:
 
 
 def _read_each(
-    file: IO[bytes], kind: str, columns: Mapping[str, str]
+    file: IO[bytes], kind: str, columns: Mapping[str, str], model_id: str | None
 ) -> Iterator[tuple[Row | WrongRow, bool]]:
     """Yield each row, and whether it is a whole set."""
     read = {NDJSON: _read_ndjson, CSV: _read_csv, PARQUET: _read_parquet}[kind]
@@ -167,21 +175,43 @@ def _read_each(
             for key, value in raw.items()
             if value is not None and (key in names or key not in columns)
         }
-        of = _find_owner(fields)
-        try:
-            if kind == NDJSON:  # a table may have columns for others
-                _refuse_unknown(fields)
-            address = of[0] if of else _read_address(fields)
-            yield Row(line, address, _read_set(fields)), "items" in fields
-        except ValueError as wrong:
-            yield WrongRow(line, str(wrong), of), "items" in fields
+        # a table may have columns for others
+        row = read_row(line, fields, model_id, may_have_others=kind != NDJSON)
+        yield row, "items" in fields
 
 
-def _find_owner(fields: Mapping[str, Any]) -> _Of | None:
+def read_row(
+    line: int,
+    fields: Mapping[str, Any],
+    model_id: str | None = None,
+    *,
+    may_have_others: bool = False,
+) -> Row | WrongRow:
+    """Return the set that one row says. `model_id`: that of a row that names none;
+    `may_have_others`: it may have fields that are not ours."""
+    of = None
     try:
-        return _read_address(fields), str(fields.get("source", SOURCE))
-    except ValueError:
+        with suppress(ValueError):
+            of = _find_owner(fields, model_id)
+        if not may_have_others:
+            _refuse_unknown(fields)
+        model_id, address, _ = of or _find_owner(fields, model_id)
+        return Row(line, address, _read_set(fields), model_id)
+    except ValueError as wrong:
+        return WrongRow(line, str(wrong), of)
+
+
+def _find_owner(fields: Mapping[str, Any], model_id: str | None) -> _Of:
+    named = _read_model(fields) or model_id
+    return named, _read_address(fields), str(fields.get("source", SOURCE))
+
+
+def _read_model(fields: Mapping[str, Any]) -> str | None:
+    if (model_id := fields.get("model_id")) in (None, ""):
         return None
+    if not isinstance(model_id, str) or not is_id(model_id):
+        raise ValueError("model_id: no model can have it")
+    return model_id
 
 
 def _read_set(fields: Mapping[str, Any]) -> TruthSet:
@@ -322,12 +352,16 @@ def _read_ndjson(file: IO[bytes], _: Collection[str]) -> _Raw:
             continue
         if not text.strip():
             continue
-        try:
-            row = orjson.loads(text.removeprefix(BOM_UTF8) if line == 1 else text)
-        except orjson.JSONDecodeError as wrong:
-            yield line, f"it is not JSON: {wrong}"
-            continue
-        yield line, row if isinstance(row, dict) else "it is no JSON object"
+        yield line, parse_row(text.removeprefix(BOM_UTF8) if line == 1 else text)
+
+
+def parse_row(text: bytes) -> dict[str, Any] | str:
+    """Return the fields of a row in JSON, or what is wrong with it."""
+    try:
+        row = orjson.loads(text)
+    except orjson.JSONDecodeError as wrong:
+        return f"it is not JSON: {wrong}"
+    return row if isinstance(row, dict) else "it is no JSON object"
 
 
 def _read_csv(file: IO[bytes], wanted: Collection[str]) -> _Raw:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -102,12 +103,12 @@ class TruthWriter:
         *,
         by: str,
         revision: int | None = None,
-        said_at: datetime | None = None,
+        said_at: Mapping[Key, datetime] = MappingProxyType({}),
     ) -> Written:
         """Write the sets that differ from those stored. `revision`: that each must have, 0 if there
         is none; `said_at`: when it was said, if that is not now; what is newer stays. Raises
         PreconditionFailed, ObjectStoreUnavailable."""
-        written, model, at = Written(), registration.model, said_at or datetime.now(UTC)
+        written, model, now = Written(), registration.model, datetime.now(UTC)
         # Before the rows: no hold is placed between the check of holds here and the commit.
         await holds.block_placement(connection)
         written.gone = await lock_inferences(connection, model, {uid for uid, _ in wanted})
@@ -116,6 +117,7 @@ class TruthWriter:
         rows: list[NewRow] = []
         contents: list[bytes] = []
         for key, one in kept.items():
+            at = said_at.get(key, now)
             present, hash, before = stored.get(key, (0, None, at))
             require_revision("The ground truth", present, revision)
             content = one.content
@@ -132,7 +134,7 @@ class TruthWriter:
         pairs = [pair for pair in zip(rows, contents, strict=True) if pair[0].key[0] not in ended]
         if pairs:
             documents = [_encode(registration.model_id, row, content) for row, content in pairs]
-            places = await self.put(registration.model_id, at, documents)
+            places = await self.put(registration.model_id, now, documents)
             rows = [
                 row._replace(place=place) for (row, _), place in zip(pairs, places, strict=True)
             ]

@@ -1,6 +1,7 @@
 """Ground truth in bulk: each row is answered by name, nothing is lost, nothing is brought back."""
 
 import json
+from collections import Counter
 from datetime import timedelta
 from io import BytesIO
 from typing import Any
@@ -31,13 +32,15 @@ _NOTHING: dict[str, Any] = dict.fromkeys(
 ) | {"problems": []}
 
 
-async def load(api: Api, body: bytes, kind: str = NDJSON, **query: Any) -> httpx.Response:
+async def load(
+    api: Api, body: bytes, kind: str = NDJSON, *, path: str = _M, **query: Any
+) -> httpx.Response:
     headers = {"Content-Type": kind}
-    return await api.post(f"{_M}/ground-truth", content=body, headers=headers, params=query)
+    return await api.post(f"{path}/ground-truth", content=body, headers=headers, params=query)
 
 
-async def load_rows(api: Api, *rows: Any) -> dict[str, Any]:
-    answer = await load(api, b"\n".join(json.dumps(row).encode() for row in rows))
+async def load_rows(api: Api, *rows: Any, path: str = _M) -> dict[str, Any]:
+    answer = await load(api, b"\n".join(json.dumps(row).encode() for row in rows), path=path)
     assert answer.status_code == 200, answer.text
     loaded: dict[str, Any] = answer.json()
     return loaded
@@ -121,6 +124,46 @@ async def test_each_row_is_answered_by_name(api: Api, minio_server: S3) -> None:
     for _ in range(2):
         await api.run_retention()
     assert await count(api, awaiting_truth, truth_set, blob_reference) == [0, 6, 6]
+
+
+async def test_one_load_is_for_several_models(api: Api) -> None:
+    """A row says of which, or by its datum is for all that have it, or will."""
+    same = Extras(data_hash=_HASH)
+    await api.store(NewInference("a", at(0)))
+    await api.store(NewInference("a", at(1), model_id="second", extras=same))
+    await api.store(NewInference("b", at(2), model_id="third"))
+    rows = (
+        {"model_id": "model", "inference_id": "a", "label": "car"},
+        {"model_id": "second", "inference_id": "later", "label": "car"},
+        {"data_hash": _HASH, "label": "person"},
+        {"inference_id": "a", "label": "car"},
+        {"model_id": "nowhere", "inference_id": "a", "label": "car"},
+        {"model_id": 7, "inference_id": "a", "label": "car"},
+    )
+    loaded = await load_rows(api, *rows, path="/v1")
+    assert sorted((p["line"], p["why"]) for p in loaded.pop("problems")) == [
+        (4, "model_id: say of which model it is"),
+        (5, "model_id: there is no model 'nowhere'"),
+        (6, "model_id: no model can have it"),
+    ]
+    counts = {"matched": 2, "awaiting": 1, "refused": 3, "changed": 2}
+    assert loaded | {"problems": []} == _NOTHING | counts
+    # the datum waits in each of the three models, and is joined with what has it later
+    assert await count(api, awaiting_truth, truth_set) == [4, 2]
+    await api.store(NewInference("c", at(3), model_id="third", extras=same))
+    await api.run_retention()
+    third = "/v1/models/third/inferences/c/ground-truth"
+    assert (await api.call("GET", third))["sets"][0]["items"][0]["label"] == "person"
+    assert (await load_rows(api, *rows, path="/v1"))["changed"] == 0
+    audited = "SELECT model_id, detail FROM audit WHERE action = 'ground_truth_changed'"
+    sets = Counter[str]()
+    for model_id, detail in await api.fetch(audited):
+        sets[model_id] += detail["sets"]
+    assert sets == {"model": 2, "second": 3, "third": 1}
+    # a path names the model of its rows
+    [problem] = (await load_rows(api, rows[1]))["problems"]
+    assert problem["why"] == "model_id: there is no model 'second'"
+    assert (await load_rows(api, rows[0], rows[2]))["matched"] == 1
 
 
 async def test_neighbours_in_a_segment_stay(api: Api, minio_server: S3) -> None:

@@ -198,6 +198,9 @@ async def test_labels_and_files_of_them(istore: Istore, tmp_path: Path) -> None:
     counts = "2 changed, 0 were so already, 0 wait for their inferences.\n"
     assert (loaded.returncode, loaded.stdout) == (1, counts)
     assert f"{path}:3: refused: inference_id: " in loaded.stderr
+    path.write_text(f'{{"model_id": "{MODEL}", "inference_id": "frame-002", "items": []}}\n')
+    loaded = await istore.run("truth", "load", str(path))
+    assert loaded.stdout == "0 changed, 1 were so already, 0 wait for their inferences.\n"
     assert (await istore.run("label", MODEL, "frame-001", "--delete")).stdout == "Deleted.\n"
     counted = await istore.run("count", MODEL, "--filter", "has_truth AND count_truth() = 0")
     assert counted.stdout == "1\n"

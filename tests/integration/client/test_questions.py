@@ -130,6 +130,9 @@ async def test_ground_truth(make_app: MakeApp, both: Client, tmp_path: Path) -> 
         assert (loaded.matched, loaded.awaiting, loaded.problems) == (1, 1, ())
         ids = await read_ids(both, model.inferences("has_truth").sort("received_at"))
         assert ids == ["frame-002", "frame-003"]
+        rows = [{"model_id": MODEL, "inference_id": "frame-004", "label": "car"}, {"uid": "x"}]
+        loaded = await both.ask(lambda: store.load_ground_truth(rows))
+        assert (loaded.changed, loaded.refused, loaded.problems[0].line) == (1, 1, 2)
 
 
 @pytest.mark.parametrize("links", ["on", "off"])

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
@@ -117,7 +117,7 @@ async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> N
     async with engine.begin() as connection:
         for id in ids:
             await accounting.open_partition(connection, id, first=0)
-    read = [AssignedPartition(id.partition, id) for id in ids]
+    read = [AssignedPartition(TopicPartition(id.topic, id.partition), id) for id in ids]
     read[0].in_flight.append((3, READ_AT))
 
     async def find_ends() -> dict[AssignedPartition, int]:

@@ -87,13 +87,15 @@ def make_consumer(brokers: Brokers) -> KafkaConsumer:
 
 
 def list_placed(topic: KafkaConsumer) -> list[int]:
-    return [assigned.partition for assigned in topic.assigned if assigned.partition_id is not None]
+    return [
+        assigned.tp.partition for assigned in topic.assigned if assigned.partition_id is not None
+    ]
 
 
 async def read(topic: KafkaConsumer, brokers: Brokers) -> list[int]:
     """The partitions that records came of, out of one poll that has some of the first."""
     brokers.polled = [{NEAR: ["record"]}]
-    return [offset_range.assigned.partition for offset_range in await topic.poll()]
+    return [offset_range.assigned.tp.partition for offset_range in await topic.poll()]
 
 
 async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_away() -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ from tests.builders import make_event
 from tests.settings import make_settings
 from tests.stopped_clock import CallableClock
 
+_TP = TopicPartition("events", 0)
 PARTITION = PartitionId("default", "events", 0, 0)
 NOTHING: Any = None
 
@@ -63,7 +65,7 @@ async def measure_batches(sidecars: str, events: int, *, written_before: int = 2
     waits: dict[str, Any] = {"backoff": make_backoff(stop), "heartbeat": Heartbeat()}
     pipeline = Pipeline(settings, NOTHING, reader, NOTHING, limit=NOTHING, stop=stop, **waits)
     records = [make_record(offset) for offset in range(events)]
-    offset_range = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
+    offset_range = build_range(AssignedPartition(_TP), PARTITION, lo=0, lost=0, records=records)
     pipeline._most_events *= 2**written_before
     batches = []
     async for batch in pipeline._batches([offset_range]):
@@ -91,7 +93,7 @@ offsets = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map
 def test_range_accounts_for_every_offset(present: list[int], before: int) -> None:
     lo = max(present[0] - before, 0)
     records = [make_record(offset) for offset in present]
-    built = build_range(AssignedPartition(0), PARTITION, lo=lo, lost=0, records=records)
+    built = build_range(AssignedPartition(_TP), PARTITION, lo=lo, lost=0, records=records)
     assert built.hi == present[-1] + 1
     assert built.lost + built.not_delivered + len(built.records) == built.hi - built.lo
 
@@ -102,7 +104,7 @@ def test_batches_cover_the_same_offsets_without_a_gap(
 ) -> None:
     ranges = [
         build_range(
-            AssignedPartition(number),
+            AssignedPartition(TopicPartition("events", number)),
             PARTITION._replace(partition=number),
             lo=max(offsets[0] - 2, 0),
             lost=min(offsets[0], 1),
@@ -138,7 +140,7 @@ def test_sequences_headers_and_passed_offsets_are_kept() -> None:
         make_record(0, ("producer", "p"), ("sequence", "3")),
         make_record(1),
     ]
-    built = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
+    built = build_range(AssignedPartition(_TP), PARTITION, lo=0, lost=0, records=records)
     assert built.sequences == {"p": [3]}
     for headers in (
         (),
@@ -151,7 +153,7 @@ def test_sequences_headers_and_passed_offsets_are_kept() -> None:
     read = read_headers([("a\0", b"\xff\0"), ("b", None)])
     assert read == (("a\ufffd", "\ufffd\ufffd"), ("b", ""))
     assert len(read_headers([("a", b"1")] * 100)) == 32
-    offset_range = build_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
+    offset_range = build_range(AssignedPartition(_TP), PARTITION, lo=3, hi=7, lost=1)
     builder = BatchBuilder()
     assert not builder.has_begun
     builder.begin(offset_range)

@@ -53,7 +53,11 @@ def _read_item(text: str) -> dict[str, Any]:
 
 def _add_truth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("load",), help="load: send a file")
-    parser.add_argument("model", help="the id of the model")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="the id of the model; none: rows name theirs, or by data_hash are for all",
+    )
     parser.add_argument("file", type=Path, help="rows: .csv, .jsonl or .parquet")
     parser.add_argument(
         "--column",
@@ -68,7 +72,8 @@ def _add_truth(parser: argparse.ArgumentParser) -> None:
 def _load(options: argparse.Namespace) -> int:
     columns = dict(column.partition("=")[::2] for column in options.column)
     with open_store(options, IMPATIENT) as store:
-        loaded = store.model(options.model).load_ground_truth(options.file, columns=columns)
+        target = store if options.model is None else store.model(options.model)
+        loaded = target.load_ground_truth(options.file, columns=columns)
     print(
         f"{loaded.changed:,} changed, {loaded.unchanged:,} were so already,"
         f" {loaded.awaiting:,} wait for their inferences."

@@ -312,11 +312,16 @@ DEAD_LETTER_REASONS = {
     ),
     "unreadable_record": "The rest of its Kafka batch cannot be read; the payload is that batch.",
     "invalid_storage_key": "A storage key names no key, or a bucket or a key that is not allowed.",
-    "unknown_model": "The model is not registered, and the ingester is set to refuse it.",
+    "unknown_model": (
+        "The model is not registered, and the ingester is set to refuse it, or it is one of a"
+        " message of ground truth."
+    ),
     "blob_missing": "A blob the index needs did not come in time.",
     "blob_forbidden": "The object store refuses a blob the index needs, and gives others.",
     "unindexable": "Postgres refuses a value of this event.",
-    "message_too_large": "The message is larger than a batch may be.",
+    "message_too_large": "The message is larger than a batch, or a set of ground truth, may be.",
+    "truth_ambiguous": "Several inferences have what a message of ground truth names.",
+    "truth_refused": "A message of ground truth is refused, as a row of a file would be.",
 }
 
 

@@ -11,7 +11,7 @@ from inference_store.local.folder import LocalFolder
 from inference_store.local.part import find_problem
 from inference_store.local.postgres import OPEN_FOLDER
 from inference_store.local.screen import Screen
-from inference_store.local.servers import BUCKET, TOPIC
+from inference_store.local.servers import BUCKET, TOPIC, TRUTH_TOPIC
 from inference_store.local.stack import MODEL_SERVER, SERVICES, Stack, running_stack
 
 from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, Rest
@@ -126,7 +126,7 @@ REST API    {api} (no key needed: access control is off here)
 Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
     S3         {servers.s3.endpoint} (bucket {BUCKET})
-    Kafka      {servers.kafka.bootstrap_servers} (topic {TOPIC})
+    Kafka      {servers.kafka.bootstrap_servers} (topics {TOPIC} and {TRUTH_TOPIC})
     models     {stack.url(models)}, gRPC {stack.grpc(models)} (Open Inference Protocol)
     proxy      {stack.url("proxy")}, gRPC {stack.grpc("proxy")} (in front of the models)
 {admin}

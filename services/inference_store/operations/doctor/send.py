@@ -261,10 +261,13 @@ async def check_kafka(subject: Subject) -> list[Finding]:
 
 
 async def check_topic(subject: Subject) -> list[Finding]:
-    """Check that the topic keeps its records long enough, and not too long."""
+    """Check that the topic keeps its records long enough, and not too long; and that the topic of
+    ground truth is there, if one is to be read."""
     name = subject.settings.kafka_topic
     try:
         topic = await kafka.topic(subject.settings)
+        truth = subject.settings.kafka_truth_topic
+        is_missing = bool(truth) and truth not in await kafka.list_topics(subject.settings)
     except kafka.KAFKA_ERRORS as error:
         remedy = f"May we Describe and DescribeConfigs the topic {name!r}? Are its brokers well?"
         return [failed(f"the topic {name!r} cannot be described: {error}"[:300], remedy)]
@@ -274,6 +277,9 @@ async def check_topic(subject: Subject) -> list[Finding]:
             " --config min.insync.replicas=2; or fix INFERENCE_STORE_KAFKA_TOPIC."
         )
         return [failed(f"there is no topic {name!r}", remedy)]
+    if is_missing:
+        remedy = "Create it, let us Describe it, or leave INFERENCE_STORE_KAFKA_TRUTH_TOPIC empty."
+        return [failed(f"there is no topic {truth!r}: no ground truth is read", remedy)]
     seen = f"{counted(topic.partitions, 'partition')}, {counted(topic.replicas, 'replica')}"
     if topic.settings is None:
         return [*_check_leaders(topic)] or [ok(f"{seen}; {_NOT_REPORTED}")]

@@ -43,6 +43,8 @@ class KafkaSettings(SettingsGroup):
     """Topic of inference events."""
     kafka_reports_topic: str = "inference-reports"
     """Topic to which proxies report what they saw, dropped and published."""
+    kafka_truth_topic: str = ""
+    """Topic of ground truth, as `ground-truth`. Empty: none is read."""
     kafka_group: str = "inference-store"
     """Consumer group of the ingesters. Authoritative offsets are stored in Postgres."""
     kafka_cluster: str = "default"
@@ -75,8 +77,10 @@ class KafkaSettings(SettingsGroup):
     """Scope to request from the token endpoint, if it requires one."""
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the faults of encryption and login."""
+        """Yield the faults of topics, encryption and login."""
         yield from super().contradictions()
+        if self.kafka_truth_topic in {self.kafka_topic, self.kafka_reports_topic} - {""}:
+            yield f"$KAFKA_TRUTH_TOPIC={self.kafka_truth_topic} is the topic of something else"
         yield from self._protocol()
         yield from self._login(self.kafka_sasl_mechanism)
 
@@ -237,6 +241,8 @@ class CapSettings(SettingsGroup):
     """Most different metadata keys of one model that are indexed."""
     max_predictions: Count = 10_000
     """Maximum number of predictions indexed per inference."""
+    ground_truth_wait_days: Annotated[int, Field(ge=0, le=366)] = 14
+    """Days for which ground truth waits for an inference that has not come yet; 0: none waits."""
 
 
 class CertificateSettings(SettingsGroup):

@@ -215,8 +215,6 @@ class ApiSettings(
     """How long an export can stay in the bucket at most."""
     export_confirm_above: ClassVar[int] = 1_000_000
     """Most inferences of an export that needs no `confirm`."""
-    ground_truth_wait_days: Annotated[int, Field(ge=0, le=366)] = 14
-    """Days for which ground truth waits for an inference that has not come yet; 0: none waits."""
     ground_truth_bytes: ClassVar[int] = 1024**3
     """Largest body of ground truth in bulk. It is on the disk while it is read."""
     policy_grace_seconds: SecondsOrZero = 3600.0

@@ -86,6 +86,7 @@ TABLE: dict[tuple[str, str], Row] = {
     # the source has said nothing
     ("DELETE", f"{_I}/ground-truth"): Row(ANNOTATE, MODEL, 404, query="?source=nobody"),
     ("POST", f"{_M}/ground-truth"): Row(ANNOTATE, MODEL, 422, query="?columns=label=class"),
+    ("POST", "/v1/ground-truth"): Row(ANNOTATE, SOME, 422, query="?columns=label=class"),
     # none waits
     ("DELETE", f"{_M}/ground-truth"): Row(ANNOTATE, MODEL, 404),
     ("GET", f"{_I}/drawing"): Row(READ, MODEL, 200),

@@ -1,9 +1,11 @@
 """Queries and aggregates across models show nothing that the caller may not read."""
 
+import json
 from typing import Any
 
 import pytest
 
+from inference_store.inference.events.event import Extras
 from tests.integration.api.conftest import Api
 from tests.integration.stored_inferences import NewInference, at
 
@@ -99,3 +101,26 @@ async def test_names_of_a_hidden_model_are_unknown_to_aggregates(keys: Keys) -> 
             answered = str(await ask(mine, body))
             assert f"{OPEN}-label" in answered
             assert SECRET not in answered
+
+
+async def test_labels_only_models_of_the_right(keys: Keys, guarded: Api) -> None:
+    """A model that the caller only reads is refused as one that is not there."""
+    mine = {"rights": ["read", "annotate"], "model_id": OPEN}
+    same = Extras(data_hash="ab" * 32)
+    for model_id in (OPEN, SECRET):
+        await guarded.store(NewInference("three", at(3), extras=same, model_id=model_id))
+    rows = [
+        {"model_id": model_id, "inference_id": "three", "label": "car"}
+        for model_id in (OPEN, SECRET, "nobody")
+    ]
+    rows.append({"data_hash": "ab" * 32, "source": "file", "label": "lamp"})
+    body = b"\n".join(json.dumps(row).encode() for row in rows)
+    for more in ({"rights": ["read"]}, None):
+        key = await keys.make(mine, *([] if more is None else [more]))
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/x-ndjson"}
+        loaded = (await guarded.post("/v1/ground-truth", content=body, headers=headers)).json()
+        assert (loaded["matched"], loaded["refused"]) == (2, 2)
+        theirs, nobodys = (problem["why"] for problem in loaded["problems"])
+        assert theirs.replace(SECRET, "nobody") == nobodys == "model_id: there is no model 'nobody'"
+    labelled = "SELECT DISTINCT model_id FROM truth_set JOIN registration USING (model)"
+    assert await guarded.fetch(labelled) == [OPEN]

@@ -257,6 +257,7 @@ bucket_missing = changed(S3_BUCKET=unique("missing"))
 compacted = changed(KAFKA_TOPIC=make_topic("cleanup.policy", "compact"))
 few_replicas = changed(KAFKA_TOPIC=make_topic("min.insync.replicas", "2"))
 topic_missing = changed(KAFKA_TOPIC=unique("missing"))
+truth_missing = changed(KAFKA_TRUTH_TOPIC=unique("missing"))
 outlives_tombstones = changed(TOMBSTONE_SECONDS=str(6 * _DAY))
 give_up_late = {"INGESTER_PARKED_GIVE_UP_SECONDS": str(9 * _DAY)}
 settings_fight = changed(
@@ -270,6 +271,7 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
     "migrations behind": (migrations_behind, "migrations", "failed", "schema is 0000"),
     "Kafka is away": (kafka_away, "kafka", "failed", "does not answer"),
     "topic missing": (topic_missing, "topic", "failed", "there is no topic"),
+    "no topic of truth": (truth_missing, "topic", "failed", "no ground truth is read"),
     "long topic": (outlives_tombstones, "topic", "warning", "remembered for 518400 s"),
     "topic compacted": (compacted, "topic", "failed", "compacted"),
     "too few replicas": (few_replicas, "topic", "failed", "nothing can be published"),

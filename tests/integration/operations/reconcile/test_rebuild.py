@@ -50,7 +50,7 @@ from inference_store.proxy.capture.segments import (
 from inference_store.query.explain import Explain, summarize_plan
 from inference_store.truth.awaiting import await_sets
 from inference_store.truth.documents import TruthItem, TruthSet
-from inference_store.truth.rows import Address
+from inference_store.truth.rows import Address, Row
 from inference_store.truth.sets import TruthWriter, put_truth
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
@@ -304,7 +304,8 @@ async def test_rebuilds_lost_rows_but_not_erased_ones(
     await label_inference(engine, blobs, OURS[1].key("data"), TruthSet([], "inspector", False))
     name = OURS[0].model_id
     known = (await transact(engine, registrations.find_by_ids, [name]))[name]
-    waiting = {(Address("inference_id", "later"), "human"): TruthSet([item])}
+    later = Address("inference_id", "later")
+    waiting = {(later, "human"): Row(1, later, TruthSet([item]))}
     about: Any = {"by": "me", "keep": timedelta(days=9)}
     assert await transact(engine, await_sets, TruthWriter(engine, blobs), known, waiting, **about)
     await erase_inference(engine, blobs, OURS[3].key("data"), "inference")
