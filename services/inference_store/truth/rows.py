@@ -52,6 +52,8 @@ FIELDS: Final = (*ADDRESSES, "model_id", "source", "complete", "items", *_OF_ITE
 _FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 _MOST_NAMED: Final = 8
 _LINE_BYTES: Final = 1024 * 1024
+_MOST_ADDRESS: Final = 1_024
+"""Bytes of a key and its value: what waits is found by an index, whose entries have a bound."""
 _REMEMBERED: Final = 250_000
 """Sets back at least that rows of the same inference are looked for."""
 
@@ -313,7 +315,15 @@ def _read_address(fields: Mapping[str, Any]) -> Address:
     if keys:
         value = fields[keys[0]]
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        return Address("metadata", text, keys[0].removeprefix(METADATA))
+        name = keys[0].removeprefix(METADATA)
+        if not storable(name + text):
+            raise ValueError(f"{METADATA}KEY: no metadata has NUL or a lone surrogate")
+        if len(f"{name}{text}".encode()) > _MOST_ADDRESS:
+            raise ValueError(
+                f"{METADATA}KEY: key and value have more than {_MOST_ADDRESS:,} bytes; name the"
+                " inference by inference_id or uid"
+            )
+        return Address("metadata", text, name)
     [how] = given
     text = str(fields[how])
     if how == "uid" or text.startswith("uid:"):

@@ -36,6 +36,7 @@ def read(
         ('"xmin": 1, "ymin": 1, "xmax": 1e400, "ymax": 2', "it is not JSON"),
         ('"xmin": "nan", "ymin": 1, "xmax": 2, "ymax": 2', "box: its numbers must be finite"),
         ('"label": "cat", "complete": "perhaps"', "complete: it is true or false"),
+        ('"label": "cat", "metadata.k": "x"', "inference_id: give one of inference_id, uid, "),
     ],
 )
 def test_a_row_that_is_no_set_is_refused(row: str, why: str) -> None:
@@ -54,6 +55,7 @@ def test_a_row_that_is_no_set_is_refused(row: str, why: str) -> None:
         ),
         ("inference_id,label\nx,", 2, "it has only 'inference_id'; known are items, label, "),
         ("uid,label\nx,cat", 2, "uid: 'x' is not a UUID"),
+        (f"metadata.k,label\n{'é' * 512},cat", 2, "key and value have more than 1,024 bytes"),
         ("inference_id,label\nx", 2, "it has 1 values for 2 columns"),
         ("inference_id,label\nx,a,b", 2, "it has 3 values for 2 columns"),
         ('inference_id,label\n\nx,"cat\n\ny,dog\n', 3, "a quote is not closed"),
@@ -66,6 +68,12 @@ def test_a_row_of_csv_that_is_no_set_is_refused(body: str, line: int, why: str) 
     [wrong] = read(body)
     assert isinstance(wrong, WrongRow)
     assert (wrong.line, why in wrong.why) == (line, True), wrong
+
+
+def test_a_value_that_no_metadata_has_is_refused() -> None:
+    [wrong] = read('{"metadata.k": "a\\u0000", "label": "cat"}', NDJSON)
+    assert isinstance(wrong, WrongRow)
+    assert wrong.why.startswith("metadata.KEY: no metadata has NUL")
 
 
 def test_what_files_spell_otherwise_is_read() -> None:
