@@ -11,7 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from sqlalchemy import func, select
 
+from inference_store.index import tables
 from tests.e2e.faults import traffic
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
@@ -206,6 +208,9 @@ async def test_each_server_is_stopped_and_each_service_killed_once(
         before, after = await _kill_the_proxy(line, calls)
         await _check_calls(line, [first.answered, before], after)
         async with opened(dsn) as engine, engine.connect() as connection:
+            # the erasure whose service was killed ends with the next turn
+            marks = select(func.count()).select_from(tables.erasing)
+            await until(lambda: connection.scalar(marks), lambda count: not count, seconds=300)
             await traffic.check_nothing_waits(connection)
             await traffic.check_partitions(connection)
 
