@@ -34,6 +34,8 @@ class Request:
     content_type: str = JSON
     begin: int = 0
     """The first byte that is wanted; a server that knows no ranges sends all of them."""
+    seconds: float | None = None
+    """How long the answer may take; None: as long as any other."""
 
     @property
     def headers(self) -> Mapping[str, str]:

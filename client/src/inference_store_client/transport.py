@@ -173,7 +173,12 @@ def _build_message(
     sent = {} if key is None else {"Authorization": f"Bearer {key}"}
     headers = {**request.headers, **sent}
     try:
-        return http.build_request(request.method, url, content=request.body, headers=headers)
+        waits = http.timeout
+        if request.seconds is not None:
+            waits = httpx.Timeout(request.seconds, connect=waits.connect)
+        return http.build_request(
+            request.method, url, content=request.body, headers=headers, timeout=waits
+        )
     except (httpx.InvalidURL, UnicodeError) as error:
         raise SettingsError(f"{url!r} is no address: {error}") from error
 

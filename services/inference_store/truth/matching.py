@@ -1,9 +1,8 @@
 """Finds the inferences that rows of ground truth are of, many at once."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,11 +18,13 @@ from inference_store.index.tables import (
     inference,
     inference_alias,
 )
-from inference_store.inference.json_text import is_number
+from inference_store.inference.metadata import MetadataCaps
+from inference_store.inference.metadata.values import read_float, read_timestamp
 
 from .rows import Address
 
 _TEXTS: Final = ARRAY(Text(collation="C"))
+_CAPS: Final = MetadataCaps()
 
 
 @dataclass(slots=True)
@@ -48,7 +49,8 @@ async def find_matches(
         key = key_numbers[name][0] if name in key_numbers else None
         for query, spelt in _select(model, how, values, key):
             for value, uid in await connection.execute(query):
-                matches.uids[Address(how, spelt.get(value, str(value)), name)].add(uid)
+                for spelling in spelt.get(value, (str(value),)):
+                    matches.uids[Address(how, spelling, name)].add(uid)
     found = {uid for uids in matches.uids.values() for uid in uids}
     wanted = {UUID(value) for value in by_how["uid", ""]}
     gone = await find_erased(connection, [(model, uid) for uid in found | wanted])
@@ -64,8 +66,8 @@ async def find_matches(
 
 def _select(
     model: int, how: str, values: Collection[str], key: int | None
-) -> Iterator[tuple[Select[Any], dict[Any, str]]]:
-    """Yield queries of a value and a uid, and how the address spells the values."""
+) -> Iterator[tuple[Select[Any], Mapping[Any, Collection[str]]]]:
+    """Yield queries of a value and a uid, and how addresses spell the values."""
     here, listed = inference.c, literal(sorted(values), _TEXTS)
     if how == "uid":
         uids = literal([UUID(value) for value in sorted(values)], ARRAY(UUID_TYPE(as_uuid=True)))
@@ -85,15 +87,18 @@ def _select(
 
 def _select_metadata(
     model: int, key: int, values: Collection[str]
-) -> Iterator[tuple[Select[Any], dict[Any, str]]]:
-    spelt: dict[str, dict[Any, str]] = {
-        "string": {long_text.encode(value)[0]: value for value in values},
-        "number": {Decimal(value): value for value in values if is_number(value)},
-        "bool": {value == "true": value for value in values if value in {"true", "false"}},
-    }
+) -> Iterator[tuple[Select[Any], Mapping[Any, Collection[str]]]]:
+    spelt: defaultdict[str, defaultdict[Any, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for value in values:
+        spelt["string"][long_text.encode(value)[0]].add(value)
+        if (number := read_float(value, _CAPS)[0]) is not None:
+            spelt["number"][number].add(value)
+        if value in {"true", "false"}:
+            spelt["bool"][value == "true"].add(value)
+        if (instant := read_timestamp(value, _CAPS)[0]) is not None:
+            spelt["timestamp"][instant].add(value)
     for kind, by_value in spelt.items():
         table = SIDE_TABLES[kind]
-        if by_value:
-            stored = literal(list(by_value), ARRAY(table.c.value.type))
-            named = (table.c.model == model, table.c.key == key, table.c.value == any_(stored))
-            yield select(table.c.value, table.c.uid).where(*named), by_value
+        stored = literal(list(by_value), ARRAY(table.c.value.type))
+        named = (table.c.model == model, table.c.key == key, table.c.value == any_(stored))
+        yield select(table.c.value, table.c.uid).where(*named), by_value

@@ -51,6 +51,8 @@ FIELDS: Final = (*ADDRESSES, "model_id", "source", "complete", "items", *_OF_ITE
 """What a row may have, beside `metadata.KEY`."""
 _FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 _MOST_NAMED: Final = 8
+_WRONG: Final = "\0"
+"""No column has this name: what is wrong with a row of which something is read."""
 _LINE_BYTES: Final = 1024 * 1024
 _MOST_ADDRESS: Final = 1_024
 """Bytes of a key and its value: what waits is found by an index, whose entries have a bound."""
@@ -101,18 +103,16 @@ def read_rows(
     its rows is wrong or stands elsewhere: what is left of it would pass for all that is true.
     Raises Invalid for a file that is none of its kind."""
     together = _Together()
-    nobody: WrongRow | None = None  # a wrong row of which only the neighbours say whose it is
+    nobody: WrongRow | None = None  # a wrong row that may be of the set before it, and of the next
     for row, is_whole in _read_each(file, kind, columns, model_id):
         if isinstance(row, WrongRow):
             yield row
         if row.of is None:
-            nobody = row
+            together.wrong = nobody = row
             continue
         if row.of != together.of or is_whole or together.is_whole:
             yield from together.end()
-            together.begin(row.of, is_whole)
-        elif nobody is not None:
-            together.wrong = nobody
+            together.begin(row.of, is_whole, nobody)
         together.add(row)
         nobody = None
     yield from together.end()
@@ -129,8 +129,8 @@ class _Together:
     recent: set[int] = field(default_factory=set)
     older: set[int] = field(default_factory=set)
 
-    def begin(self, of: _Of, is_whole: bool) -> None:
-        self.of, self.is_whole, self.row, self.wrong = of, is_whole, None, None
+    def begin(self, of: _Of, is_whole: bool, wrong: WrongRow | None) -> None:
+        self.of, self.is_whole, self.row, self.wrong = of, is_whole, None, wrong
 
     def add(self, row: Row | WrongRow) -> None:
         if isinstance(row, WrongRow):
@@ -149,7 +149,7 @@ class _Together:
         mark = hash(self.of)
         if self.row is None:  # nothing, or only wrong rows
             pass
-        elif self.wrong is not None:
+        elif self.wrong is not None and not self.is_whole:
             why = f"its set is refused with line {self.wrong.line}: {self.wrong.why}"
             yield WrongRow(self.row.line, why)
         elif not self.is_whole and (mark in self.recent or mark in self.older):
@@ -191,13 +191,17 @@ def read_row(
 ) -> Row | WrongRow:
     """Return the set that one row says. `model_id`: that of a row that names none;
     `may_have_others`: it may have fields that are not ours."""
-    of = None
+    of = owner = None
     try:
         with suppress(ValueError):
-            of = _find_owner(fields, model_id)
+            of = owner = _find_owner(fields, model_id)
+        if owner is None and _list_addresses(fields):
+            of = model_id, Address("", str(line)), ""  # somebody's, and not its neighbours'
+        if _WRONG in fields:
+            raise ValueError(fields[_WRONG])
         if not may_have_others:
             _refuse_unknown(fields)
-        model_id, address, _ = of or _find_owner(fields, model_id)
+        model_id, address, _ = owner or _find_owner(fields, model_id)
         return Row(line, address, _read_set(fields), model_id)
     except ValueError as wrong:
         return WrongRow(line, str(wrong), of)
@@ -307,15 +311,21 @@ def _read_box(fields: Mapping[str, Any]) -> Box | None:
     return left, top, right, bottom
 
 
+def _list_addresses(fields: Mapping[str, Any]) -> list[str]:
+    """Return the fields that say of which inference the row is."""
+    keys = (name for name in fields if name in ADDRESSES or name.startswith(METADATA))
+    return [name for name in keys if fields[name] not in (None, "")]
+
+
 def _read_address(fields: Mapping[str, Any]) -> Address:
-    given = [name for name in ADDRESSES if fields.get(name) not in (None, "")]
-    keys = [name for name in fields if name.startswith(METADATA) and fields[name] != ""]
-    if len(given) + len(keys) != 1:
+    given = _list_addresses(fields)
+    if len(given) != 1:
         raise ValueError("inference_id: give one of inference_id, uid, data_hash and metadata.KEY")
-    if keys:
-        value = fields[keys[0]]
+    [how] = given
+    if how.startswith(METADATA):
+        value = fields[how]
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        name = keys[0].removeprefix(METADATA)
+        name = how.removeprefix(METADATA)
         if not storable(name + text):
             raise ValueError(f"{METADATA}KEY: no metadata has NUL or a lone surrogate")
         if len(f"{name}{text}".encode()) > _MOST_ADDRESS:
@@ -324,7 +334,6 @@ def _read_address(fields: Mapping[str, Any]) -> Address:
                 " inference by inference_id or uid"
             )
         return Address("metadata", text, name)
-    [how] = given
     text = str(fields[how])
     if how == "uid" or text.startswith("uid:"):
         try:
@@ -376,7 +385,9 @@ def parse_row(text: bytes) -> dict[str, Any] | str:
 
 def _read_csv(file: IO[bytes], wanted: Collection[str]) -> _Raw:
     csv.field_size_limit(_LINE_BYTES)
-    reader = csv.reader(TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
+    # a byte that is no UTF-8 costs its row alone: a lone surrogate is refused where it stands
+    text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+    reader = csv.reader(text, strict=True)
     head: list[str] | None = None
     while True:
         line = reader.line_num + 1
@@ -388,15 +399,18 @@ def _read_csv(file: IO[bytes], wanted: Collection[str]) -> _Raw:
                 raise Invalid.of("body", f"its header is no CSV: {why}") from None
             yield line, f"it is no CSV: {why}"
             continue
-        except UnicodeDecodeError as wrong:
-            raise Invalid.of("body", f"it is no CSV in UTF-8: {wrong}") from None
         if head is None:
             head = values or []
+            if not storable("".join(head)):
+                raise Invalid.of("body", "its header is no CSV in UTF-8")
             _require_columns(wanted, head)
         elif values is None:
             return
         elif values and len(values) != len(head):
-            yield line, f"it has {len(values)} values for {len(head)} columns"
+            # its first values are as they should be: whose it is, they may say
+            pairs = zip(head, values, strict=False)
+            there = {name: value for name, value in pairs if value != ""}
+            yield line, there | {_WRONG: f"it has {len(values)} values for {len(head)} columns"}
         elif values:
             pairs = zip(head, values, strict=True)
             yield line, {name: value for name, value in pairs if value != ""}

@@ -225,6 +225,19 @@ async def test_nothing_erased_comes_back(api: Api, minio_server: S3) -> None:
     assert [n for n in read_versions(minio_server, api.bucket) if "ground-truth" in n] == []
 
 
+async def test_a_value_of_metadata_may_be_spelt_otherwise(api: Api) -> None:
+    metadata = [("frame", "int", 7), ("when", "timestamp", at(0).isoformat())]
+    await api.store(NewInference("a", at(0), metadata))
+    values = [("frame", "7"), ("frame", "7.0"), ("when", at(0).isoformat())]
+    values += ("frame", "1e99999999"), ("when", at(1).isoformat())
+    rows = [
+        {f"metadata.{key}": value, "label": "car", "source": f"source-{n}"}
+        for n, (key, value) in enumerate(values)
+    ]
+    loaded = await load_rows(api, *rows)
+    assert loaded == _NOTHING | {"matched": 3, "awaiting": 2, "changed": 3}
+
+
 async def test_what_waits_goes_with_what_an_erasure_names(api: Api, minio_server: S3) -> None:
     """Before the erasure ends: its rows, and its bytes in every version."""
     minio_server.client().set_bucket_versioning(api.bucket, VersioningConfig(ENABLED))

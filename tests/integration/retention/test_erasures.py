@@ -360,7 +360,7 @@ async def test_inferences_of_two_erasures_are_counted_once(storing: Storing, mar
     assert (
         (await storing.reload(first)).inferences == (await storing.reload(second)).inferences == 10
     )
-    assert (await count_against_accounting(storing.engine))["erased"] == 10
+    assert (await count_against_accounting(storing.engine, ""))["erased"] == 10
 
 
 async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, mark: Mark) -> None:

@@ -425,7 +425,7 @@ async def _finish_erasure(engine: AsyncEngine, eraser: Eraser, number: UUID) -> 
 
 
 async def _find_difference(engine: AsyncEngine) -> int:
-    counts = await count_against_accounting(engine)
+    counts = await count_against_accounting(engine, "")
     rows = await scalar(engine, "SELECT count(*) FROM inference")
     assert counts["indexed"] == rows
     return counts["difference"]

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
+from inference_store_client.errors import SettingsError
+
 from .arguments import IMPATIENT, add_store, open_store
 from .ending import FAILED, say
 from .main import Command
@@ -41,13 +43,13 @@ def _label(options: argparse.Namespace) -> int:
 
 
 def _read_item(text: str) -> dict[str, Any]:
-    label, at, corners = text.rpartition("@")
-    if not at:
+    label, _, corners = text.rpartition("@")
+    if "," not in corners or not label:
         return {"label": text}
     try:
         left, top, right, bottom = map(float, corners.split(","))
     except ValueError:
-        return {"label": text}
+        raise SettingsError(f"{text!r} is not LABEL@xmin,ymin,xmax,ymax") from None
     return {"label": label, "box": [left, top, right, bottom]}
 
 

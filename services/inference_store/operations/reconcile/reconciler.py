@@ -230,7 +230,8 @@ class Reconciler:
     async def _finish(
         self, reconciliation: Reconciliation, *, error: str | None = None
     ) -> Reconciliation:
-        books = None if error else await count_against_accounting(self._engine)
+        topic = "" if self._kafka is None else self._kafka.kafka_truth_topic
+        books = None if error else await count_against_accounting(self._engine, topic)
         async with self._engine.begin() as connection:
             await owned.remove_names(connection, reconciliation.id)
             await stored_reports.update_reconciliation(connection, reconciliation.id, books=books)
@@ -371,14 +372,18 @@ class Reconciler:
         ]
 
 
-async def count_against_accounting(engine: AsyncEngine) -> dict[str, int]:
+async def count_against_accounting(engine: AsyncEngine, truth_topic: str) -> dict[str, int]:
     """Count inferences stored by the offset accounting, rebuilt and erased since, and indexed now.
 
-    The difference is 0 if nothing is lost. All numbers are of one moment.
+    The difference is 0 if nothing is lost. All numbers are of one moment. `truth_topic`: whose
+    messages are no inferences.
     """
+    of_events = kafka_partition.c.topic != truth_topic
     async with engine.connect() as connection:
         await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        stored = await connection.scalar(select(func.sum(kafka_partition.c.stored)))
+        stored = await connection.scalar(
+            select(func.sum(kafka_partition.c.stored)).where(of_events)
+        )
         rebuilt = await connection.scalar(
             select(func.sum(reconciliation.c.counts["rebuilt"].as_integer()))
         )

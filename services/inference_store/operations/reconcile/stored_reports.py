@@ -349,7 +349,9 @@ async def _refuse_others(connection: AsyncConnection, settings: KafkaSettings) -
     here = kafka_partition.c
     query = select(here.cluster, here.topic).where(here.updated_at > func.now() - _READ)
     for cluster, topic in await connection.execute(query.distinct().order_by(here.topic)):
-        if (cluster, topic) != (settings.kafka_cluster, settings.kafka_topic):
+        # ground truth makes no inference of an object
+        known = {settings.kafka_topic, settings.kafka_truth_topic}
+        if cluster != settings.kafka_cluster or topic not in known:
             raise NotKnown(
                 f"another topic is read too, {topic} of the cluster {cluster}, and these settings"
                 " do not name it"
