@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -40,12 +41,13 @@ def _make(rng: random.Random, number: int) -> Capture:
 
 
 @pytest.fixture(scope="module")
-def model(console: Console) -> str:
+def model(console: Console) -> Iterator[str]:
     rng = random.Random(3)
     console.produce(*(_make(rng, number) for number in range(2 * _EACH)))
     view = {"name": "Camera 1", "model_id": MODEL, "filter": "camera = 'camera-1'"}
-    console.ask("POST", "/v1/views", view)
-    return MODEL
+    saved = console.ask("POST", "/v1/views", view)
+    yield MODEL
+    console.send("DELETE", f"/v1/views/{saved['id']}")
 
 
 def test_what_changed_comes_first_and_leads_to_explore(open_page: OpenPage, model: str) -> None:
