@@ -51,7 +51,11 @@ def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
 @pytest.fixture
 def kafka(kafka_server: Kafka, topic: MakeTopic) -> KafkaSettings:
     return KafkaSettings.model_validate(
-        {"kafka_bootstrap_servers": kafka_server.bootstrap_servers, "kafka_topic": topic()}
+        {
+            "kafka_bootstrap_servers": kafka_server.bootstrap_servers,
+            "kafka_topic": topic(),
+            "kafka_truth_topic": "ground-truth",
+        }
     )
 
 

@@ -369,6 +369,23 @@ async def test_waits_for_an_event_long_after_its_objects(
     assert [finding.storage_key for finding in findings] == [late]
 
 
+async def test_messages_of_ground_truth_are_no_events(
+    storing: Storing, reconcile: Reconcile, engine: AsyncEngine, kafka: KafkaSettings
+) -> None:
+    """Their topic is known, and what is stored of them is no inference."""
+    await _publish(kafka)
+    await _open_books(engine, kafka, 1)
+    await _open_books(engine, kafka, 7, topic=kafka.kafka_truth_topic)
+    async with engine.begin() as connection:
+        here = kafka_partition.c.topic == kafka.kafka_truth_topic
+        await connection.execute(kafka_partition.update().where(here).values(stored=7))
+    put(storing, "p/model/orphan")
+    reconciliation, findings = await reconcile()
+    assert (len(findings), reconciliation.count("unjudged")) == (1, 0)
+    assert reconciliation.books is not None
+    assert reconciliation.books["difference"] == 0
+
+
 async def test_where_something_is_always_unread_a_former_note_is_the_bound(
     storing: Storing, reconcile: Reconcile, engine: AsyncEngine, kafka: KafkaSettings
 ) -> None:
