@@ -40,7 +40,7 @@ BUDGETS: Final = {
     "tests": (577, 83_690),
     "client": (63, 9_890),
     "benchmarks": (41, 6_440),
-    "docs": (53, 8_960),
+    "docs": (53, 8_970),
     "console": (174, 17_810),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
