@@ -45,7 +45,7 @@ async def load(
     rows: str | Path | TruthRows,
     columns: Mapping[str, str],
 ) -> TruthLoad:
-    """Send a file as it is, or rows as NDJSON: all at once, as the API sees only so which rows are
+    """Send a file as it is, or rows as NDJSON, in one request: the API has to see which rows are
     one set. `model_id`: of which model they are; None: they say so."""
     of_model = () if model_id is None else ("models", model_id)
     params = {"columns": [f"{ours}={theirs}" for ours, theirs in columns.items()]}

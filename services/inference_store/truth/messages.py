@@ -1,7 +1,7 @@
 """Ground truth from a topic: each message is one whole set, a row as in NDJSON with its `model_id`.
 
-A message may come again, and late: what its time makes older than the set that is stored, or that
-waits, changes nothing. So whoever reads may write first, and account for the offsets after it.
+A message may come again, and late: one that is older than the set that is stored, or that waits,
+changes nothing. So the ingester may write the set first, and account for the offset afterwards.
 """
 
 from collections.abc import Collection, Mapping, Sequence
