@@ -91,7 +91,9 @@ class _Bench:
             "settings": self._arguments.set,
             "lines": lines,
         }
-        results["puts"] = self._count_puts(workloads()[self._arguments.only[0]])
+        first = workloads()[self._arguments.only[0]]
+        results["puts"] = self._count_puts(first)
+        results["beside"] = self._measure_beside(first)
         if self._arguments.minutes:
             results["overload"] = self._measure_overload(self._arguments.minutes)
         return results
@@ -159,6 +161,27 @@ class _Bench:
             wait_until(lambda: not proxy.counted()["queued"], seconds=120, what="the last captures")
             counted = proxy.counted()
         return 1e6 * counted["segments"] / counted["published"]
+
+    def _measure_beside(self, work: Workload) -> dict[str, Any]:
+        """A hundred calls a second beside a program that takes all it gets of the measured core;
+        and what SIGTERM costs right after."""
+        options = {"rate": 100.0}
+        direct = self._measure("direct", work, self._ports.of(work), list, **options)
+        with self._proxy() as proxy:
+            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            try:
+                _pin([busy.pid], self._measured)
+                port = proxy.ports.of(work)
+                beside = self._measure("beside a busy core", work, port, proxy.pids, **options)
+                seen = proxy.counted()["seen"]
+                proxy.service.stop()
+            finally:
+                busy.kill()
+                busy.wait()
+            log = proxy.service.text.splitlines()
+            (stopped,) = (json.loads(line) for line in log if '"capture_stopped"' in line)
+        times = beside["p50"] / direct["p50"]
+        return {"times": times, "seen": seen, "published": stopped["published"], **beside}
 
     def _measure_overload(self, minutes: float) -> dict[str, Any]:
         """Call as often as it takes for so long with S3 stopped: the proxy's memory (MiB) at each

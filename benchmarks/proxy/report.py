@@ -13,6 +13,8 @@ _WAYS: Final = ("direct", "nginx", "proxy", STOPPED)
 ADDED, TIMES, CHANGED, MOVED = 1.5, 2.0, 0.10, 20.0
 # Microseconds, shares of calls, and requests.
 CPU, KEPT_AT_HALF, KEPT_FULL, PUTS = 600.0, 0.999, 0.95, 20_000
+# Times of a direct call's p50.
+BESIDE: Final = 3.0
 # Below it something else than what is measured set the pace.
 _FULL: Final = 0.9
 Line = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
@@ -38,6 +40,9 @@ def list_bars(results: Mapping[str, Any]) -> Iterator[Bar]:
         kept = [1 - _find_captured(line["proxy"][what]) for line in lines]
         yield _hold(f"not captured at {what}, share", kept, 1 - bar)
     yield _hold("PUTs a million calls, at 500 a second", [results["puts"]], PUTS)
+    beside = results["beside"]
+    yield _hold("p50 beside a busy core, times of a direct call's", [beside["times"]], BESIDE)
+    yield _hold("not captured then, after SIGTERM", [beside["seen"] - beside["published"]], 0)
     if overload := results.get("overload"):
         yield _hold("memory in overload, ± MiB", [_find_moved(overload)], MOVED)
 
