@@ -8,6 +8,7 @@ erasure overwrites the bytes with zeros, and renames the entry to `erased`.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
+from zlib import adler32
 
 from inference_store.inference.layout import Kind
 
@@ -46,7 +47,13 @@ class Entry:
 def make_header(name: str, size: int, at: int) -> bytes:
     """Return the header of an entry: at most 100 bytes of name; `at`: seconds since 1970."""
     own = b"%b%b%011o\0%011o\0" % (name.encode().ljust(100, b"\0"), _OWNER, size, at)
-    return b"%b%06o\0 %b" % (own, sum(own) + _REST_SUM, _REST[len(_BLANK) :])
+    return b"%b%06o\0 %b" % (own, _sum(own) + _REST_SUM, _REST[len(_BLANK) :])
+
+
+def _sum(block: bytes) -> int:
+    """Return the sum of a header's bytes, modulo 65,521, which ours do not reach; `sum` takes ten
+    times as long."""
+    return (adler32(block) & 0xFFFF) - 1
 
 
 def pad(size: int) -> bytes:
@@ -57,9 +64,8 @@ def pad(size: int) -> bytes:
 def read_header(block: bytes, offset: int) -> Entry:
     """Return the entry of a header whose data begin at `offset`. Raises ValueError if the block is
     none."""
-    if len(block) != BLOCK or int(block[_SUM].split(b"\0")[0] or b"0", 8) != (
-        sum(block) - sum(block[_SUM]) + sum(_BLANK)
-    ):
+    stated = int(block[_SUM].split(b"\0")[0] or b"0", 8)
+    if len(block) != BLOCK or stated != _sum(block[: _SUM.start] + _BLANK + block[_SUM.stop :]):
         raise ValueError("no header of a tar's entry")
     return Entry(block[:100].rstrip(b"\0").decode(), offset, int(block[124:135], 8))
 
