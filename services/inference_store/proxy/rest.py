@@ -6,8 +6,7 @@ and only then hand the exchange over. Whatever capture does, the caller has its 
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -66,8 +65,6 @@ class Forwarding:
     intake: EventIntake | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         if self.intake and (logger := self.intake.find(scope["raw_path"])):
             await self.intake.take(logger, scope, receive, send)
             return
@@ -234,19 +231,18 @@ class ForwardedCall:
         exchange.forwarded_at = datetime.now(UTC)
         is_repeated = exchange.method in _REPEATED and isinstance(body, bytes)
         try:
-            protocol, message, content = await self._ask(upstream, body)
+            message, content = await self._ask(upstream, body)
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
             if not is_repeated or isinstance(error, aiohttp.ClientConnectorError):
                 raise
             self._leave_upstream(is_reusable=False)
-            protocol, message, content = await self._ask(upstream, body)
+            message, content = await self._ask(upstream, body)
         exchange.responded_at = datetime.now(UTC)
-        with fail_with_connection(protocol, content):
-            await self._send_answer(message, content)
+        await self._send_answer(message, content)
 
     async def _ask(
         self, upstream: Upstream, body: _Body
-    ) -> tuple[ResponseHandler, RawResponseMessage, StreamReader]:
+    ) -> tuple[RawResponseMessage, StreamReader]:
         method, scope = self._exchange.method, self._scope
         target: bytes = upstream.path + scope["raw_path"]
         if scope["query_string"] or self._has_query:
@@ -260,7 +256,7 @@ class ForwardedCall:
             transport.write(head)
             writing = _write_parts(protocol, body, is_chunked=is_chunked)
             self._writing = asyncio.create_task(writing)
-        return protocol, *await upstream.read_head(protocol)
+        return await upstream.read_head(protocol)
 
     async def _send_answer(self, message: RawResponseMessage, content: StreamReader) -> None:
         exchange = self._exchange
@@ -281,18 +277,17 @@ class ForwardedCall:
             exchange.response_headers = as_text(headers)
         self._answer_began, self._has_whole_answer = True, False
         start = {"type": "http.response.start", "status": message.code, "headers": headers}
-        with self._caller.corked() if content.is_eof() else nullcontext():
-            await self._send(start)
-            while True:
-                part = await content.readany()
-                if part:
-                    exchange.first_part_at = exchange.first_part_at or datetime.now(UTC)
-                    self._captured_answer.add(part)
-                if content.at_eof():
-                    break
-                await self._send({"type": "http.response.body", "body": part, "more_body": True})
-            self._leave_upstream(is_reusable=True)
-            await self._finish(part)
+        await self._send(start)
+        while True:
+            part = await content.readany()
+            if part:
+                exchange.first_part_at = exchange.first_part_at or datetime.now(UTC)
+                self._captured_answer.add(part)
+            if content.at_eof():
+                break
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        self._leave_upstream(is_reusable=True)
+        await self._finish(part)
 
     async def _finish(self, body: bytes) -> None:
         """Send the end of the answer. From now on a disconnect only means that the call is over."""
@@ -339,38 +334,6 @@ async def _write_parts(
         protocol.start_timeout()
     except OSError as error:
         protocol.set_exception(aiohttp.ClientOSError(error.errno, "the request's body broke off"))
-
-
-# Ends an answer whose connection is lost: the HTTP client closes a connection whose framing breaks
-# within an answer, but lets its reader wait forever.
-
-
-@contextmanager
-def fail_with_connection(protocol: ResponseHandler, content: StreamReader) -> Iterator[None]:
-    """Let reading raise ClientPayloadError if the connection is lost before the answer's end."""
-
-    def end(_: object = None) -> None:
-        if not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError("broke off"))
-
-    closed = None if content.is_eof() else protocol.closed
-    if closed is None:  # the answer is whole, or the connection is lost
-        end()
-        yield
-        return
-    closed.remove_done_callback(_consume_error)  # at most one, however many answers come over it
-    closed.add_done_callback(_consume_error)
-    closed.add_done_callback(end)
-    try:
-        yield
-    finally:
-        closed.remove_done_callback(end)
-
-
-def _consume_error(closed: "asyncio.Future[None]") -> None:
-    """Retrieve the error of an idle connection that was lost: unretrieved, it would be logged."""
-    if not closed.cancelled():
-        closed.exception()
 
 
 def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:

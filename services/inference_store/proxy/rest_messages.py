@@ -8,9 +8,10 @@ comes first.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import aiohttp
@@ -101,17 +102,6 @@ _PROBES: Final = 3
 _PROBE_SECONDS: Final = 0.3
 
 
-class _HeldWrites:
-    """What is written to a transport, and whether it closes then."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.write, self.closes = self.parts.append, False
-
-    def close(self) -> None:
-        self.closes = True
-
-
 class ForwardedHeads(BoundedHeads):
     """The heads of forwarded requests."""
 
@@ -127,21 +117,6 @@ class ForwardedHeads(BoundedHeads):
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
-
-    @contextmanager
-    def corked(self) -> Iterator[None]:
-        """Write at the end all that the answer is until then: each write calls the system."""
-        cycle, transport = self.cycle, self.transport
-        held: Any = _HeldWrites()
-        cycle.transport = held
-        try:
-            yield
-        finally:
-            cycle.transport = transport
-            if held.parts and not transport.is_closing():
-                transport.writelines(held.parts)
-            if held.closes:
-                transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection of a caller that has only stopped sending (RFC 9112, section 9.6): if
@@ -200,6 +175,17 @@ class Stripping:
 _LONGEST_HEADER: Final = 64 * 1024
 
 
+class _Answers(ResponseHandler):
+    """The HTTP client's protocol, which closes a connection whose framing breaks within an answer,
+    but lets the answer's reader wait forever."""
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
+        super().set_exception(exc, exc_cause or exc)
+        payload = self._payload
+        if isinstance(exc, HttpProcessingError) and payload is not None and not payload.is_eof():
+            payload.set_exception(aiohttp.ClientPayloadError("broke off"))
+
+
 class Upstream:
     """The connections to a model server, of the HTTP client below its sessions: a session's request
     takes twice the time of all that is done here. Build it inside the running loop."""
@@ -210,12 +196,11 @@ class Upstream:
             tls = context = trusting(entry.ca_file, beside_system=True)
             if entry.certificate_file is not None:
                 context.present(entry.certificate_file, entry.key_file)
-        self._connector = aiohttp.TCPConnector(
-            limit=entry.connections,
-            limit_per_host=entry.connections,
-            keepalive_timeout=entry.keepalive_seconds,
-            ssl=tls or True,
+        connector: Any = aiohttp.TCPConnector(
+            limit=entry.connections, keepalive_timeout=entry.keepalive_seconds, ssl=tls or True
         )
+        connector._factory = partial(_Answers, asyncio.get_running_loop())
+        self._connector: aiohttp.TCPConnector = connector
         self._timeout = aiohttp.ClientTimeout(
             connect=entry.read_seconds,  # includes the wait for a free connection
             sock_connect=entry.connect_seconds,

@@ -23,7 +23,7 @@ from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.routing import Route
 
 from .captured_call import (
-    METHODS,
+    STREAM,
     AnswerHead,
     Metadata,
     metadata_as_headers,
@@ -296,6 +296,9 @@ _OK: Final = 0
 # If the upstream has ended the call: nothing can be sent, and its status is due.
 _ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 _STATUS_SECONDS: Final = 5.0
+# How long a call that the upstream refused waits for its first message: without it the call has no
+# model, and is not captured.
+_FIRST_SECONDS: Final = 1.0
 
 
 class RecordedCall:
@@ -345,9 +348,8 @@ class RecordedCall:
         call = None if route is None else route.call
         if not self._next:
             self._context.add_done_callback(self._end)
-            method = METHODS.get(self._path)
             is_single = call is not None and call.kind == "infer"
-            self._is_whole = method is None or method.unary or is_single
+            self._is_whole = self._path != STREAM or is_single
         if self._is_whole:
             self._capture(self._whole, message)
             return
@@ -438,10 +440,9 @@ class RecordedCall:
         exchange.response_trailers = metadata_as_headers(self._trailing)
         request.reservation.finish(exchange, request.route)
 
-    async def relay(self, first: Any, call: UpstreamCall, seconds: float) -> None:
+    async def relay(self, first: Any, call: UpstreamCall) -> None:
         """Forward messages until the upstream has ended the call; `first`: a message that was
-        already read, or EOF; None if nothing was read. A call that failed before its request
-        arrived waits at most so many `seconds` for it."""
+        already read, or EOF; None if nothing was read."""
         forwarding = asyncio.create_task(self._forward_requests(first, call))
         try:
             # Even if it is empty: a caller may wait for it before it sends.
@@ -456,7 +457,7 @@ class RecordedCall:
         except grpc.aio.AioRpcError:  # the call has its status
             # an unavailable upstream answers before the request arrives
             if not self._next:
-                await asyncio.wait([forwarding], timeout=seconds)
+                await asyncio.wait([forwarding], timeout=_FIRST_SECONDS)
         finally:
             forwarding.cancel()
             call.cancel()
