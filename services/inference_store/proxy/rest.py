@@ -7,6 +7,7 @@ and only then hand the exchange over. Whatever capture does, the caller has its 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -49,7 +50,6 @@ _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST"
 # RFC 9110, section 9.2.2: sent again if the connection was lost, which may have been idle for long.
 _REPEATED: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
 _CONTEXT: Final = frozenset(name.encode() for name in TRACE_HEADERS)
-_LARGE: Final = 1 << 20
 _BACKLOG: Final = 2048
 _log = structlog.get_logger()
 
@@ -214,8 +214,7 @@ class ForwardedCall:
         stripped = await self._stripping.strip(strip, body, self._exchange.request_headers)
         if stripped is not None:
             body, self._headers = stripped[0], as_raw(stripped[1])
-        # a large one would be written all at once
-        return body if len(body) <= _LARGE else _divide(body)
+        return body
 
     async def _send_request(self, body: _Body) -> None:
         exchange, upstream = self._exchange, self._upstream
@@ -250,7 +249,7 @@ class ForwardedCall:
         head, is_chunked = encode_head(method, target, self._headers, body, upstream.host)
         self._connection, protocol, transport = await upstream.connect(method)
         if isinstance(body, bytes):
-            transport.write(head + body)
+            transport.writelines((head, body))  # a large one is not copied
             protocol.start_timeout()
         else:
             transport.write(head)
@@ -277,17 +276,18 @@ class ForwardedCall:
             exchange.response_headers = as_text(headers)
         self._answer_began, self._has_whole_answer = True, False
         start = {"type": "http.response.start", "status": message.code, "headers": headers}
-        await self._send(start)
-        while True:
-            part = await content.readany()
-            if part:
-                exchange.first_part_at = exchange.first_part_at or datetime.now(UTC)
-                self._captured_answer.add(part)
-            if content.at_eof():
-                break
-            await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        self._leave_upstream(is_reusable=True)
-        await self._finish(part)
+        with self._caller.corked() if content.is_eof() else nullcontext():
+            await self._send(start)
+            while True:
+                part = await content.readany()
+                if part:
+                    exchange.first_part_at = exchange.first_part_at or datetime.now(UTC)
+                    self._captured_answer.add(part)
+                if content.at_eof():
+                    break
+                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+            self._leave_upstream(is_reusable=True)
+            await self._finish(part)
 
     async def _finish(self, body: bytes) -> None:
         """Send the end of the answer. From now on a disconnect only means that the call is over."""
@@ -313,11 +313,6 @@ class ForwardedCall:
         }
         pairs = ((name, value) for name, value in self._headers if name in _CONTEXT)
         return attributes, {name.decode(): value.decode("latin-1") for name, value in pairs}
-
-
-async def _divide(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), _LARGE):
-        yield body[start : start + _LARGE]
 
 
 async def _write_parts(
@@ -368,5 +363,5 @@ def build_server(
     files = settings.proxy_tls_certificate_file, settings.proxy_tls_key_file
     grace = max(1, round(grace_seconds))
     own: dict[str, Any] = {"http": ForwardedHeads, "lifespan": "off", "date_header": False}
-    config = build_config(app, files, limits, grace_seconds=grace, **own)
+    config = build_config(app, files, grace_seconds=grace, **own)
     return GuardedServer(config, sockets, connections, limits)

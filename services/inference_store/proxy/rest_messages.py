@@ -8,9 +8,9 @@ comes first.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -102,6 +102,15 @@ _PROBES: Final = 3
 _PROBE_SECONDS: Final = 0.3
 
 
+class _HeldWrites(list[bytes]):
+    """What is written to a transport, and whether it closes then."""
+
+    write, closes = list[bytes].append, False
+
+    def close(self) -> None:
+        self.closes = True
+
+
 class ForwardedHeads(BoundedHeads):
     """The heads of forwarded requests."""
 
@@ -117,6 +126,21 @@ class ForwardedHeads(BoundedHeads):
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
+
+    @contextmanager
+    def corked(self) -> Iterator[None]:
+        """Write at the end all that the answer is until then: each write calls the system."""
+        cycle, transport = self.cycle, self.transport
+        held: Any = _HeldWrites()
+        cycle.transport = held
+        try:
+            yield
+        finally:
+            cycle.transport = transport
+            if held and not transport.is_closing():
+                transport.writelines(held)
+            if held.closes:
+                transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection of a caller that has only stopped sending (RFC 9112, section 9.6): if
