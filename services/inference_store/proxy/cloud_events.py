@@ -32,15 +32,10 @@ class Refused(Exception):
     """An event is not taken; `field` names what is wrong, `str()` of the error why."""
 
     def __init__(
-        self,
-        field: str,
-        sentence: str,
-        status: HTTPStatus = HTTPStatus.BAD_REQUEST,
-        *headers: tuple[bytes, bytes],
+        self, field: str, sentence: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST
     ) -> None:
-        """`headers`: of the answer, beside those of each."""
         super().__init__(sentence)
-        self.field, self.status, self.headers = field, status, headers
+        self.field, self.status = field, status
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,12 @@ _WAITING_SHARE: Final = 1 / 2
 _MOST_KNOWN: Final = 100_000
 # A batch is read up to so many mistakes, each of which is named.
 _MOST_REFUSED: Final = 100
-_LATER: Final = (b"retry-after", b"5")
+# What an answer of a status says beside its body.
+_HEADERS: Final = {
+    HTTPStatus.UNAUTHORIZED: (b"www-authenticate", b"Bearer"),
+    HTTPStatus.METHOD_NOT_ALLOWED: (b"allow", b"POST"),
+    HTTPStatus.SERVICE_UNAVAILABLE: (b"retry-after", b"5"),
+}
 # The beginning of the data is enough to distinguish two events of one id and time.
 _COMPARED: Final = 64 * 1024
 _ANSWERED: Final = 200  # KServe's and Seldon's loggers send no answers of calls that failed
@@ -124,7 +129,8 @@ class EventIntake:
             refused = [refusal]
         if refused:
             status, body = refused[0].status, _describe(refused)
-            headers = [(b"content-type", b"application/problem+json"), *refused[0].headers]
+            headers = [(b"content-type", b"application/problem+json")]
+            headers += [_HEADERS[status]] if status in _HEADERS else []
             is_full = status == HTTPStatus.SERVICE_UNAVAILABLE
             CLOUD_EVENTS.labels("no_room" if is_full else "refused").inc(len(refused))
             with suppress(ConnectionAbortedError):
@@ -141,8 +147,7 @@ class EventIntake:
         headers = as_text(end_to_end(scope["headers"]))
         length = read_length(scope["headers"]) or 0
         if scope["method"] != "POST":
-            allow = (b"allow", b"POST")
-            raise Refused("method", "expected POST", HTTPStatus.METHOD_NOT_ALLOWED, allow)
+            raise Refused("method", "expected POST", HTTPStatus.METHOD_NOT_ALLOWED)
         self._check_token(header(headers, "authorization") or "")
         if self._captures.queue.is_needed:
             await self._captures.queue.wait(length)
@@ -191,7 +196,7 @@ class EventIntake:
         reservation = self._captures.begin(size, head)
         if reservation is None:
             sentence = "there is no memory for it: send it later"
-            raise Refused("body", sentence, HTTPStatus.SERVICE_UNAVAILABLE, _LATER)
+            raise Refused("body", sentence, HTTPStatus.SERVICE_UNAVAILABLE)
         return reservation
 
     def _check_token(self, credentials: str) -> None:
@@ -203,8 +208,7 @@ class EventIntake:
                 token = b64decode(token).partition(b":")[2]
         if self._token and not hmac.compare_digest(token, self._token):
             sentence = "expected the token of INFERENCE_STORE_PROXY_CLOUD_EVENTS_TOKEN"
-            how = (b"www-authenticate", b"Bearer")
-            raise Refused("authorization", sentence, HTTPStatus.UNAUTHORIZED, how)
+            raise Refused("authorization", sentence, HTTPStatus.UNAUTHORIZED)
 
 
 async def _read_parts(receive: Receive) -> AsyncIterator[bytes]:
