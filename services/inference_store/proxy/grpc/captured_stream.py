@@ -54,7 +54,6 @@ class OpenRequest:
 
     def __init__(self, position: int, id_: str = "", asks_for_end: bool = False) -> None:
         self.position, self.id, self.asks_for_end = position, id_, asks_for_end
-        self.is_named = bool(id_)
 
     def capture(
         self, reservation: Reservation, exchange: Exchange, route: Route, message: bytes | None
@@ -206,30 +205,21 @@ class AnswerMatching:
         answered, waiting = list(reversed(self.answered.values())), list(self._waiting.values())
         last = answered[0] if answered else None
         if not head.id:
-            last = next((each for each in answered if not each.is_named), last)
+            last = next((each for each in answered if not each.id), last)
         if last is not None and last.has_more and (last.asks_for_end or self._has_ends):
             return last
         if waiting:
             request = waiting[0]
-            if request.is_named and self._do_ids_tell is not False:
-                request = next((each for each in waiting if not each.is_named), request)
-            if head.id:
-                self._note_order(request, head)
+            if request.id and self._do_ids_tell is not False:
+                request = next((each for each in waiting if not each.id), request)
+            if head.id:  # that of another request, or of none
+                is_other = head.id != request.id
+                request.is_in_doubt = is_other and (bool(request.id) or request.is_pipelined)
             return request
         if last is None:
             return self._add_stray(head)
         last.is_in_doubt = last.is_in_doubt or last.is_pipelined
         return last
-
-    def _note_order(self, request: OpenRequest, head: AnswerHead) -> None:
-        if request.is_named or (head.id == self._first_id and request.position != 0):
-            request.is_in_doubt = head.id != request.id
-            return
-        request.id = head.id  # the server makes the ids
-        if request.position == 0:
-            self._first_id = head.id
-        else:
-            self._settle(do_ids_tell=True)
 
     def _add_stray(self, head: AnswerHead) -> OpenRequest:
         self._make_room()
