@@ -54,6 +54,10 @@ _BACKLOG: Final = 2048
 _log = structlog.get_logger()
 
 
+class _Unwritable(aiohttp.ClientError):
+    """The upstream's answer cannot be passed on; `str()` of the error names what is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forwarding:
     """The application."""
@@ -163,14 +167,11 @@ class ForwardedCall:
             if self._exchange.error == CALLER_GONE:
                 return
             status, sentence = describe_failure(self._route.upstream.name, error)
-            self._note_failure(sentence)
+            self._exchange.error = sentence
+            _log.warning("upstream failed", action="upstream_failed", error=sentence)
             if self._answer_began:  # the server logs the error: it must not quote the answer
                 raise ConnectionAbortedError(sentence) from None
             await self._refuse(status, sentence)
-
-    def _note_failure(self, sentence: str) -> None:
-        self._exchange.error = sentence
-        _log.warning("upstream failed", action="upstream_failed", error=sentence)
 
     async def _read_part(self) -> bytes:
         """Return the next part of the request. Raises ConnectionAbortedError if the caller has
@@ -260,15 +261,10 @@ class ForwardedCall:
     async def _send_answer(self, message: RawResponseMessage, content: StreamReader) -> None:
         exchange = self._exchange
         headers = end_to_end(message.raw_headers)
-        why = None
         if not 200 <= message.code <= 599:  # the HTTP server writes no other
-            why = f"the status {message.code}, which is none of HTTP's for an answer"
-        elif _UNWRITABLE.search(b"".join(value for _, value in headers)):
-            why = "control characters in a header"
-        if why is not None:
-            self._note_failure(f"the upstream {self._route.upstream.name} answered with {why}")
-            await self._refuse(502, exchange.error or "")
-            return
+            raise _Unwritable(f"the status {message.code}, which is none of HTTP's for an answer")
+        if _UNWRITABLE.search(b"".join(value for _, value in headers)):
+            raise _Unwritable("control characters in a header")
         exchange.http_status = message.code
         if self._reservation is not None:
             name, value = id_for_answer(exchange.request_headers)
@@ -337,6 +333,8 @@ def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
         return 504, f"the upstream {upstream} did not accept a connection in time"
     if isinstance(error, aiohttp.ServerTimeoutError | TimeoutError):
         return 504, f"the upstream {upstream} did not answer in time"
+    if isinstance(error, _Unwritable):
+        return 502, f"the upstream {upstream} answered with {error}"
     # the text of the system or of TLS; a parser's error quotes the answer
     text = f": {str(error)[:_LONGEST]}" if isinstance(error, OSError) else ""
     return 502, f"the upstream {upstream} cannot be reached: {type(error).__name__}{text}"
