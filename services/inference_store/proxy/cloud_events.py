@@ -7,7 +7,7 @@ Seldon the same `requestid`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -94,15 +94,16 @@ def read_binary(headers: Headers) -> LoggedEvent:
     return _check(attributes, content, b"", "ce-")
 
 
-def list_documents(raw: bytes) -> list[tuple[str, bytes]]:
-    """Return the JSON of an event in structured mode, or of each in a batch, with its place there.
+def cut_documents(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the JSON of an event in structured mode, or of each in a batch, with its place there.
     Raises Refused."""
     try:
         text = v2.utf8(raw)
         is_batch = isinstance(read_json(text), list)
     except UnreadableJson as exc:
         raise Refused("body", f"it is not JSON: {exc}") from None
-    return [(f"[{i}].", it) for i, it in enumerate(cut_items(text))] if is_batch else [("", text)]
+    for at, each in enumerate(cut_items(text) if is_batch else [text]):
+        yield f"[{at}]." if is_batch else "", each
 
 
 def read_structured(where: str, text: bytes) -> LoggedEvent:

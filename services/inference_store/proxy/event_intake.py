@@ -27,7 +27,7 @@ from inference_store.proxy.cloud_events import (
     STRUCTURED,
     LoggedEvent,
     Refused,
-    list_documents,
+    cut_documents,
     read_binary,
     read_structured,
 )
@@ -172,7 +172,7 @@ class EventIntake:
             if not envelope.whole:
                 sentence = f"it is over {self._most_bytes} bytes, or there is no memory for it"
                 raise Refused("body", sentence, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-            for where, text in list_documents(decode(envelope.bytes, headers, self._most_bytes)):
+            for where, text in cut_documents(decode(envelope.bytes, headers, self._most_bytes)):
                 try:
                     event = read_structured(where, text)
                 except Refused as refusal:
