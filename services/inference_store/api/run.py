@@ -146,7 +146,7 @@ def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     most = MOST_HEADER_BYTES + _READ_AHEAD_BYTES
     http: Any = partial(BoundedHeads, most_head_bytes=most)
     files = settings.api_tls_certificate_file, settings.api_tls_key_file
-    return build_config(behind, files, build_limits(settings), grace_seconds=20, http=http)
+    return build_config(behind, files, grace_seconds=20, http=http)
 
 
 async def _refuse_old_schema(engine: AsyncEngine, token: SecretStr | None) -> None:

@@ -229,7 +229,9 @@ class ReplayMark(NamedTuple):
     @classmethod
     def read(cls, header: str | None) -> Self | None:
         """Return what a header says; None if it says nothing that can be read."""
-        job, _, of = (header or "").partition("/")
+        if header is None:
+            return None
+        job, _, of = header.partition("/")
         try:
             return cls(UUID(job), UUID(of))
         except ValueError:

@@ -74,7 +74,7 @@ class AdminApp:
         connections = Connections("admin", connections_within(_MOST), _MOST // 2)
         files = settings.admin_tls_certificate_file, settings.admin_tls_key_file
         more: dict[str, Any] = {"lifespan": "off", "log_level": "warning"}
-        config = build_config(self._answer, files, _LIMITS, grace_seconds=2, **more)
+        config = build_config(self._answer, files, grace_seconds=2, **more)
         self._server = GuardedServer(config, sockets, connections, _LIMITS)
         self._serving = asyncio.create_task(self._server.serve())
 

@@ -1,7 +1,6 @@
 """uvicorn on counted connections with limits."""
 
 import asyncio
-import math
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +26,6 @@ _log = structlog.get_logger()
 def build_config(
     app: Any,
     files: tuple[Path | None, Path | None],
-    limits: Limits,
     *,
     grace_seconds: int,
     http: Any = None,
@@ -47,7 +45,6 @@ def build_config(
         access_log=False,
         server_header=False,
         proxy_headers=False,  # connections are told apart by their own addresses inside
-        timeout_keep_alive=math.ceil(limits.idle),
         timeout_graceful_shutdown=grace_seconds,
         **others,
     )
@@ -202,7 +199,6 @@ class BoundedHeads(HttpToolsProtocol):
     """
 
     _requests = 0
-    _is_idle = False
     _timer: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
@@ -226,7 +222,7 @@ class BoundedHeads(HttpToolsProtocol):
     ) -> None:
         """`connections` have already counted it, from this address."""
         super().__init__(*arguments, **options)
-        self.limits = limits
+        self.limits, self.timeout_keep_alive = limits, limits.idle  # type: ignore[assignment]
         self._counted = connections
         self._address = address
         self._most_head_bytes = most_head_bytes
@@ -245,7 +241,7 @@ class BoundedHeads(HttpToolsProtocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._timer, self._stalled):
+        for timer in (self._timer, self._stalled, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
         self._counted.release(self._address)
@@ -261,14 +257,13 @@ class BoundedHeads(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if seconds is not None and not self._requests:
-            self._timer = self.loop.call_later(seconds, self._end)
+            self._timer = self.loop.call_later(seconds, self.close, "head")
 
-    def _end(self) -> None:
-        self.close("idle" if self._is_idle else "head")
+    def timeout_keep_alive_handler(self) -> None:
+        self.close("idle")
 
     def data_received(self, data: bytes) -> None:
-        if self._is_idle:
-            self._is_idle = False
+        if self.timeout_keep_alive_task is not None:
             self._expect(self.limits.head)
         self._bytes_of_head += len(data)
         self._unset_keepalive_if_required()
@@ -379,8 +374,6 @@ class BoundedHeads(HttpToolsProtocol):
                 await whole(scope, _Body(receive, self, cycle), send)
             finally:
                 self._requests -= 1
-                self._is_idle = True
-                self._expect(None if self.transport.is_closing() else self.limits.idle)
 
         super()._start_asgi_task(cycle, answer)  # type: ignore[arg-type]
 

@@ -7,9 +7,10 @@ Seldon the same `requestid`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import unquote
 
@@ -27,12 +28,14 @@ _EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _CLOCK: Final = timedelta(hours=1)
 
 
-class NotAnEvent(ValueError):
-    """Not an event of a request logger; `field` names what is wrong, `str()` of the error why."""
+class Refused(Exception):
+    """An event is not taken; `field` names what is wrong, `str()` of the error why."""
 
-    def __init__(self, field: str, sentence: str) -> None:
+    def __init__(
+        self, field: str, sentence: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST
+    ) -> None:
         super().__init__(sentence)
-        self.field = field
+        self.field, self.status = field, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class LoggedEvent:
 
 
 def read_binary(headers: Headers) -> LoggedEvent:
-    """Read an event in binary mode, whose data are the body. Raises NotAnEvent."""
+    """Read an event in binary mode, whose data are the body. Raises Refused."""
     attributes: dict[str, str] = {}
     for spelt, value in headers:
         if spelt.startswith("ce-"):
@@ -91,19 +94,20 @@ def read_binary(headers: Headers) -> LoggedEvent:
     return _check(attributes, content, b"", "ce-")
 
 
-def read_structured(raw: bytes) -> list[LoggedEvent]:
-    """Read an event in structured mode, or a batch of them. Raises NotAnEvent."""
+def cut_documents(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the JSON of an event in structured mode, or of each in a batch, with its place there.
+    Raises Refused."""
     try:
         text = v2.utf8(raw)
-        if isinstance(read_json(text), list):
-            return [_read_document(each, f"[{at}].") for at, each in enumerate(cut_items(text))]
-        return [_read_document(text)]
+        is_batch = isinstance(read_json(text), list)
     except UnreadableJson as exc:
-        raise NotAnEvent("body", f"it is not JSON: {exc}") from None
+        raise Refused("body", f"it is not JSON: {exc}") from None
+    for at, each in enumerate(cut_items(text) if is_batch else [text]):
+        yield f"[{at}]." if is_batch else "", each
 
 
-def _read_document(text: bytes, where: str = "") -> LoggedEvent:
-    """Read the JSON of an event. `where`: its place in a batch."""
+def read_structured(where: str, text: bytes) -> LoggedEvent:
+    """Read an event in structured mode. `where`: its place in a batch. Raises Refused."""
     members = cut_members(text)
     values = {name: members.pop(name, None) for name in ("data", "data_base64")}
     attributes = {name: _read_attribute(f"{where}{name}", it) for name, it in members.items()}
@@ -112,7 +116,7 @@ def _read_document(text: bytes, where: str = "") -> LoggedEvent:
     if coded is not None:
         plain = from_base64(_read_attribute(f"{where}data_base64", coded))
         if plain is None and coded != b'""':
-            raise NotAnEvent(f"{where}data_base64", "it is not base64")
+            raise Refused(f"{where}data_base64", "it is not base64")
         data = plain or b""
     elif data.startswith(b'"') and not kind.partition(";")[0].strip().lower().endswith("json"):
         data = str(read_json(data)).encode("utf-8", "backslashreplace")
@@ -122,24 +126,24 @@ def _read_document(text: bytes, where: str = "") -> LoggedEvent:
 def _read_attribute(name: str, text: bytes) -> str:
     value = read_json(text)
     if isinstance(value, dict | list):
-        raise NotAnEvent(name, "expected a text")
+        raise Refused(name, "expected a text")
     return value if type(value) is str else "" if value is None else text.decode()
 
 
 def _check(attributes: Mapping[str, str], content: Headers, data: bytes, where: str) -> LoggedEvent:
     """Return the event. `where`: what errors write before the names of its attributes."""
     if attributes.get("specversion") != "1.0":
-        raise NotAnEvent(f"{where}specversion", "expected a CloudEvent, whose specversion is 1.0")
+        raise Refused(f"{where}specversion", "expected a CloudEvent, whose specversion is 1.0")
     for name in ("id", "source", "type"):
         if not attributes.get(name):
-            raise NotAnEvent(f"{where}{name}", "every CloudEvent has one")
+            raise Refused(f"{where}{name}", "every CloudEvent has one")
     match = _TYPE.fullmatch(attributes["type"])
     if match is None:
-        raise NotAnEvent(f"{where}type", "expected ….inference.request or ….inference.response")
+        raise Refused(f"{where}type", "expected ….inference.request or ….inference.response")
     side: CaptureSide = "request" if match[1] == "request" else "response"
     event = LoggedEvent(side, attributes, _read_time(attributes, where), content, data)
     if not event.model:
-        raise NotAnEvent(f"{where}inferenceservicename", "expected one, or a modelid")
+        raise Refused(f"{where}inferenceservicename", "expected one, or a modelid")
     return event
 
 
@@ -151,7 +155,7 @@ def _read_time(attributes: Mapping[str, str], where: str) -> datetime | None:
         time = datetime.fromisoformat(text)
         return time.astimezone(UTC) if time.tzinfo else None
     except (ValueError, OverflowError):
-        raise NotAnEvent(f"{where}time", "expected a time as in RFC 3339") from None
+        raise Refused(f"{where}time", "expected a time as in RFC 3339") from None
 
 
 def _read_metadata(text: str) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import asyncio
 import hmac
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +26,8 @@ from inference_store.proxy.capture.logged_calls import LOGGED
 from inference_store.proxy.cloud_events import (
     STRUCTURED,
     LoggedEvent,
-    NotAnEvent,
+    Refused,
+    cut_documents,
     read_binary,
     read_structured,
 )
@@ -43,28 +44,26 @@ _MOST_WAITING: Final = 10_000
 _WAITING_SHARE: Final = 1 / 2
 # The most events that are remembered, to recognise those that come again.
 _MOST_KNOWN: Final = 100_000
-_LATER: Final = (b"retry-after", b"5")
+# A batch is read up to so many mistakes, each of which is named.
+_MOST_REFUSED: Final = 100
+# What an answer of a status says beside its body.
+_HEADERS: Final = {
+    HTTPStatus.UNAUTHORIZED: (b"www-authenticate", b"Bearer"),
+    HTTPStatus.METHOD_NOT_ALLOWED: (b"allow", b"POST"),
+    HTTPStatus.SERVICE_UNAVAILABLE: (b"retry-after", b"5"),
+}
 # The beginning of the data is enough to distinguish two events of one id and time.
 _COMPARED: Final = 64 * 1024
 _ANSWERED: Final = 200  # KServe's and Seldon's loggers send no answers of calls that failed
 _NO_ANSWER: Final = "no answer was logged; KServe and Seldon log none of a call that failed"
 
 
-class _Refused(Exception):
-    """An event that is not taken. `headers`: of the answer, beside those of each."""
-
-    def __init__(
-        self, status: HTTPStatus, where: str, sentence: str, *headers: tuple[bytes, bytes]
-    ) -> None:
-        super().__init__(sentence)
-        self.status, self.where = status, where
-        self.headers = [(b"content-type", b"application/problem+json"), *headers]
-
-    def describe(self) -> bytes:
-        """Return problem details."""
-        errors = [{"path": self.where, "message": str(self)}]
-        problem = {"title": self.status.phrase, "status": self.status}
-        return orjson.dumps(problem | {"detail": f"{self.where}: {self}.", "errors": errors})
+def _describe(refused: Sequence[Refused]) -> bytes:
+    """Return problem details."""
+    first, *_ = refused
+    errors = [{"path": each.field, "message": str(each)} for each in refused]
+    problem = {"title": first.status.phrase, "status": first.status}
+    return orjson.dumps(problem | {"detail": f"{first.field}: {first}.", "errors": errors})
 
 
 @dataclass(slots=True)
@@ -120,59 +119,75 @@ class EventIntake:
     async def take(self, logger: UpstreamEntry, scope: Scope, receive: Receive, send: Send) -> None:
         """Take the events of one request, and answer it."""
         status, headers, body = HTTPStatus.OK, list[tuple[bytes, bytes]](), b""
-        arriving = _ArrivingBody(receive)
+        parts = _read_parts(receive)
         try:
-            await self._take(logger, scope, arriving)
+            refused = await self._take(logger, scope, parts)
         except ConnectionAbortedError:
             CLOUD_EVENTS.labels("refused").inc()
             return
-        except _Refused as refusal:
-            is_full = refusal.status == HTTPStatus.SERVICE_UNAVAILABLE
-            CLOUD_EVENTS.labels("no_room" if is_full else "refused").inc()
-            status, headers, body = refusal.status, refusal.headers, refusal.describe()
+        except Refused as refusal:
+            refused = [refusal]
+        if refused:
+            status, body = refused[0].status, _describe(refused)
+            headers = [(b"content-type", b"application/problem+json")]
+            headers += [_HEADERS[status]] if status in _HEADERS else []
+            is_full = status == HTTPStatus.SERVICE_UNAVAILABLE
+            CLOUD_EVENTS.labels("no_room" if is_full else "refused").inc(len(refused))
             with suppress(ConnectionAbortedError):
-                # a sender that still writes would not see the answer
-                await arriving.read(CapturedBody(Body(), None))
+                async for _ in parts:  # a sender that still writes would not see the answer
+                    pass
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": int(status), "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _take(self, logger: UpstreamEntry, scope: Scope, arriving: "_ArrivingBody") -> None:
+    async def _take(
+        self, logger: UpstreamEntry, scope: Scope, parts: AsyncIterator[bytes]
+    ) -> list[Refused]:
+        """Take the events, and return those of a batch that are none. Raises Refused."""
         headers = as_text(end_to_end(scope["headers"]))
         length = read_length(scope["headers"]) or 0
         if scope["method"] != "POST":
-            allow = (b"allow", b"POST")
-            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method", "expected POST", allow)
+            raise Refused("method", "expected POST", HTTPStatus.METHOD_NOT_ALLOWED)
         self._check_token(header(headers, "authorization") or "")
         if self._captures.queue.is_needed:
             await self._captures.queue.wait(length)
-        try:
-            if media_type(headers).startswith(STRUCTURED):
-                await self._take_structured(logger, headers, length, arriving)
-            else:
-                half = self._begin(logger, read_binary(headers), length)
-                await arriving.read(CapturedBody(half.body, half.reservation, length))
-                self._waiting.add(half)
-        except (NotAnEvent, NotDecoded) as exc:
-            where = exc.field if isinstance(exc, NotAnEvent) else "content-encoding"
-            raise _Refused(HTTPStatus.BAD_REQUEST, where, str(exc)) from None
+        if media_type(headers).startswith(STRUCTURED):
+            return await self._take_structured(logger, headers, length, parts)
+        half = self._begin(logger, read_binary(headers), length)
+        captured = CapturedBody(half.body, half.reservation, length)
+        async for part in parts:
+            captured.add(part)
+        self._waiting.add(half)
+        return []
 
     async def _take_structured(
-        self, logger: UpstreamEntry, headers: Headers, length: int, arriving: "_ArrivingBody"
-    ) -> None:
-        envelope = Body()
+        self, logger: UpstreamEntry, headers: Headers, length: int, parts: AsyncIterator[bytes]
+    ) -> list[Refused]:
+        envelope, refused = Body(), list[Refused]()
         held = self._reserve(length, 0)
         try:
-            await arriving.read(CapturedBody(envelope, held, length))
+            captured = CapturedBody(envelope, held, length)
+            async for part in parts:
+                captured.add(part)
             if not envelope.whole:
                 sentence = f"it is over {self._most_bytes} bytes, or there is no memory for it"
-                raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body", sentence)
-            for event in read_structured(decode(envelope.bytes, headers, self._most_bytes)):
+                raise Refused("body", sentence, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            for where, text in cut_documents(decode(envelope.bytes, headers, self._most_bytes)):
+                try:
+                    event = read_structured(where, text)
+                except Refused as refusal:
+                    refused.append(refusal)
+                    if len(refused) == _MOST_REFUSED:
+                        break
+                    continue
                 half = self._begin(logger, event, len(event.data))
-                CapturedBody(half.body, half.reservation, len(event.data)).add(event.data)
+                half.body = Body(parts=[event.data], size=len(event.data))
                 self._waiting.add(half)
+        except NotDecoded as exc:
+            raise Refused("content-encoding", str(exc)) from None
         finally:
             held.pass_through()
+        return refused
 
     def _begin(self, logger: UpstreamEntry, event: LoggedEvent, size: int) -> _Half:
         return _Half(event, logger, self._reserve(size, head_size(event.headers)))
@@ -180,8 +195,8 @@ class EventIntake:
     def _reserve(self, size: int, head: int) -> Reservation:
         reservation = self._captures.begin(size, head)
         if reservation is None:
-            full = HTTPStatus.SERVICE_UNAVAILABLE
-            raise _Refused(full, "body", "there is no memory for it: send it later", _LATER)
+            sentence = "there is no memory for it: send it later"
+            raise Refused("body", sentence, HTTPStatus.SERVICE_UNAVAILABLE)
         return reservation
 
     def _check_token(self, credentials: str) -> None:
@@ -193,25 +208,19 @@ class EventIntake:
                 token = b64decode(token).partition(b":")[2]
         if self._token and not hmac.compare_digest(token, self._token):
             sentence = "expected the token of INFERENCE_STORE_PROXY_CLOUD_EVENTS_TOKEN"
-            how = (b"www-authenticate", b"Bearer")
-            raise _Refused(HTTPStatus.UNAUTHORIZED, "authorization", sentence, how)
+            raise Refused("authorization", sentence, HTTPStatus.UNAUTHORIZED)
 
 
-class _ArrivingBody:
-    """The body of a request, which may be read once."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive, self._is_whole = receive, False
-
-    async def read(self, captured: CapturedBody) -> None:
-        """Read what has not been read. Raises ConnectionAbortedError if it breaks off."""
-        while not self._is_whole:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ConnectionAbortedError
-            if message["body"]:
-                captured.add(message["body"])
-            self._is_whole = not message["more_body"]
+async def _read_parts(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the parts of a request's body. Raises ConnectionAbortedError if it breaks off."""
+    has_more = True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionAbortedError
+        has_more = message["more_body"]
+        if message["body"]:
+            yield message["body"]
 
 
 class _Waiting:

@@ -8,9 +8,10 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
@@ -19,19 +20,19 @@ from aiohttp import web
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.inference.stored_requests import BYTES, encoded
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
-from inference_store.proxy.exchange import Body, Headers, from_base64
-from inference_store.proxy.grpc import MESSAGE_BYTES, channel, is_connected, list_limits
+from inference_store.proxy.exchange import Body, from_base64
+from inference_store.proxy.grpc import MESSAGE_BYTES, channel, list_limits
 from inference_store.proxy.protocols.omi import LEAST_FAILED, describe_failure
 from inference_store.proxy.protocols.protocol import MOST_INFERENCES
-from inference_store.proxy.protocols.tensor_datum import envelope_json
+from inference_store.proxy.protocols.tensor_datum import element_bytes, envelope_json
 from inference_store.proxy.protocols.tensor_reading import (
     ERROR,
     MODEL_VERSION,
     STATUS_CODE,
+    ParsedBody,
     Run,
     list_parameters,
 )
@@ -58,38 +59,10 @@ _DURATION: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?[a
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _BINARY: Final = ("image/", "audio/", "video/", "application/octet-stream", "application/pdf")
 _MOST_TOGETHER: Final = 1024
+_CONNECT_SECONDS: Final = 1.0
 
 
 # The container behind the bridge: its Status, requested once, and its Run.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStatus:
-    """A model in a container."""
-
-    version: str | None
-    inputs: Mapping[str, bool]
-    """Its files, and whether each is binary: not text, whatever its bytes look like."""
-    outputs: Sequence[str]
-    batch_size: int
-    """The most input items that one Run takes."""
-    run_seconds: float | None
-    """How long one Run may take; None if the container does not state it."""
-
-
-def read_status(status: Any) -> ContainerStatus:
-    return ContainerStatus(
-        version=status.model_info.model_version or None,
-        inputs={
-            file.filename: any(
-                kind.lower().startswith(_BINARY) for kind in file.accepted_media_types
-            )
-            for file in status.inputs
-        },
-        outputs=[file.filename for file in status.outputs],
-        batch_size=max(1, min(status.features.batch_size, _MOST_TOGETHER)),
-        run_seconds=parse_seconds(status.timeout.run),
-    )
 
 
 def parse_seconds(duration: str) -> float | None:
@@ -116,11 +89,19 @@ class Container:
     """An OMI container. `seconds`: the limit for its model to start, and for a Run if the container
     does not state how long it may take."""
 
-    def __init__(self, channel: grpc.aio.Channel, *, seconds: float = 600.0) -> None:
-        self.channel, self._seconds = channel, seconds
-        self._status: asyncio.Task[ContainerStatus] | None = None
+    def __init__(self, channel: grpc.aio.Channel, seconds: float) -> None:
+        self._channel, self._seconds = channel, seconds
+        self._status: asyncio.Task[Any] | None = None
 
-    async def status(self) -> ContainerStatus:
+    async def is_connected(self) -> bool:
+        """Return whether there is a connection; wait a moment for one."""
+        try:
+            await asyncio.wait_for(self._channel.channel_ready(), _CONNECT_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    async def status(self) -> Any:
         """Return the container's Status: requested once, and again after it failed or the container
         was unavailable. Raises ContainerFailed."""
         if self._status is None or _has_failed(self._status):
@@ -129,11 +110,9 @@ class Container:
         # a caller that leaves does not cancel it for others
         return await asyncio.shield(self._status)
 
-    async def _request_status(self) -> ContainerStatus:
-        answer = await self._call("Status", message("StatusRequest")(), self._seconds)
-        status = read_status(answer)
-        _expect_good(answer, status)
-        return status
+    async def _request_status(self) -> Any:
+        status = await self._call("Status", message("StatusRequest")(), self._seconds)
+        return _expect_good(status, status)
 
     async def run(
         self, items: Sequence[Mapping[str, bytes]], **flags: bool
@@ -141,26 +120,25 @@ class Container:
         """Return an OutputItem for each item, from Runs of the size that the container takes.
         Raises ContainerFailed: if one Run is refused, the call fails."""
         status = await self.status()
+        size = max(1, min(status.features.batch_size, _MOST_TOGETHER))
+        seconds = parse_seconds(status.timeout.run) or self._seconds
         outputs: list[Any] = []
         code = 0
-        for first in range(0, len(items), status.batch_size):
-            batch = items[first : first + status.batch_size]
+        for first in range(0, len(items), size):
+            batch = items[first : first + size]
             inputs = [message("InputItem")(input=item) for item in batch]
             request = message("RunRequest")(inputs=inputs, **flags)
-            answer = await self._call("Run", request, status.run_seconds or self._seconds)
-            # if it refused every item, their outputs give the reasons
-            is_whole = len(answer.outputs) == len(batch)
-            if not is_whole or any(output.success for output in answer.outputs):
+            answer = await self._call("Run", request, seconds)
+            if len(answer.outputs) != len(batch):  # else they say which items failed, and why
                 _expect_good(answer, status)
-            if not is_whole:
                 sentence = f"the container answered {len(answer.outputs)} items to {len(batch)}"
-                raise ContainerFailed(500, sentence, run=Run(answer.status_code, status.version))
+                raise ContainerFailed(500, sentence, run=_outcome(answer.status_code, status))
             outputs.extend(answer.outputs)
             code = max(code, answer.status_code)
-        return outputs, Run(code, status.version)
+        return outputs, _outcome(code, status)
 
     async def _call(self, name: str, request: Any, seconds: float) -> Any:
-        ask: Any = self.channel.unary_unary(
+        ask: Any = self._channel.unary_unary(
             f"/ModzyModel/{name}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=message(f"{name}Response").FromString,
@@ -173,20 +151,19 @@ class Container:
             sentence = f"{name} of the container: {exc.details() or exc.code().name}"
             raise ContainerFailed(_STATUSES.get(exc.code(), 500), sentence) from None
 
-    async def close(self) -> None:
-        """Cancel a pending request; the owner of the channel closes it."""
-        if self._status is not None:
-            self._status.cancel()
-            await asyncio.gather(self._status, return_exceptions=True)
 
-
-def _has_failed(task: "asyncio.Task[ContainerStatus]") -> bool:
+def _has_failed(task: "asyncio.Task[Any]") -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
-def _expect_good(answer: Any, status: ContainerStatus) -> None:
+def _expect_good(answer: Any, status: Any) -> Any:
     if (code := answer.status_code) >= LEAST_FAILED:
-        raise ContainerFailed(code, describe_failure(answer), run=Run(code, status.version))
+        raise ContainerFailed(code, describe_failure(answer), run=_outcome(code, status))
+    return answer
+
+
+def _outcome(code: int, status: Any) -> Run:
+    return Run(code, status.model_info.model_version or None)
 
 
 # The answers of the bridge, the same for REST and gRPC.
@@ -199,26 +176,24 @@ async def _describe(container: Container, method: str, model: str) -> dict[str, 
         return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
     if method != "ModelMetadata":
         # Status is not used as a probe: it starts the model
-        return {"ready": await is_connected(container.channel, seconds=1.0)}
+        return {"ready": await container.is_connected()}
     status = await container.status()
     inputs, outputs = (
         # files are tensors of any number of elements
-        [{"name": name, "datatype": BYTES, "shape": [-1]} for name in files]
+        [{"name": file.filename, "datatype": BYTES, "shape": [-1]} for file in files]
         for files in (status.inputs, status.outputs)
     )
-    versions = [status.version] if status.version else []
+    versions = list(filter(None, [status.model_info.model_version]))
     about = {"name": model, "versions": versions, "platform": "omi"}
     return about | {"inputs": inputs, "outputs": outputs}
 
 
-async def _infer(
-    container: Container, request: InferRequest | None, problem: str | None, model: str
-) -> tuple[InferResponse, Run]:
+async def _infer(container: Container, read: ParsedBody, model: str) -> tuple[InferResponse, Run]:
     """Answer one inference call: the files of all items by name. If some items failed, the tensor
     `error` gives their reasons. Raises ContainerFailed; 400 if the request is not files of the
     model."""
-    if request is None:
-        raise ContainerFailed(400, problem or "the request is no inference of V2")
+    if (request := read.request) is None:
+        raise ContainerFailed(400, read.problem or "the request is no inference of V2")
     status = await container.status()
     flags = {
         name: any(held.get(name) in (b"true", b'"true"') for held in list_parameters(request))
@@ -230,7 +205,7 @@ async def _infer(
         code = run.status_code if run.status_code >= LEAST_FAILED else 422
         raise ContainerFailed(code, "; ".join(dict.fromkeys(filter(None, errors))), run=run)
     names = sorted({name for item in outputs for name in item.output if name != ERROR})
-    declared = [name for name in status.outputs if name in names]
+    declared = [file.filename for file in status.outputs if file.filename in names]
     columns = {
         name: [item.output.get(name, b"") for item in outputs]
         for name in dict.fromkeys((*declared, *names))
@@ -241,25 +216,30 @@ async def _infer(
         Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
         for name, files in columns.items()
     ]
-    return InferResponse(model=model, version=status.version, id=request.id, outputs=tensors), run
+    return InferResponse(model=model, version=run.version, id=request.id, outputs=tensors), run
 
 
-def _read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
-    known = ", ".join(map(repr, status.inputs))
+def _read_items(request: InferRequest, status: Any) -> list[dict[str, bytes]]:
+    # not text, whatever their bytes look like
+    are_binary = {
+        file.filename: any(kind.lower().startswith(_BINARY) for kind in file.accepted_media_types)
+        for file in status.inputs
+    }
+    known = ", ".join(map(repr, are_binary))
     if not request.inputs:
         raise ContainerFailed(400, f"there are no inputs: send BYTES tensors named {known}")
     columns: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
         name = tensor.name
-        if status.inputs and name not in status.inputs:
-            if not len(status.inputs) == 1 == len(request.inputs):
+        if are_binary and name not in are_binary:
+            if not len(are_binary) == 1 == len(request.inputs):
                 sentence = f"the model has no input {name[:80]!r}: its inputs are {known}"
                 raise ContainerFailed(400, sentence)
-            (name,) = status.inputs  # a single tensor is the single file, whatever its name
+            (name,) = are_binary  # a single tensor is the single file, whatever its name
         if name in columns:
             sentence = f"input {name[:80]!r} comes twice: send all its elements in one"
             raise ContainerFailed(400, sentence)
-        columns[name] = _read_elements(tensor, is_binary=status.inputs.get(name, False))
+        columns[name] = _read_elements(tensor, is_binary=are_binary.get(name, False))
     counts = sorted({len(column) for column in columns.values()})
     if len(counts) > 1:
         sentence = f"the inputs have {counts} elements: each item needs one of each"
@@ -277,19 +257,15 @@ def _read_elements(tensor: Tensor, *, is_binary: bool) -> list[bytes]:
     values = bytes_values(tensor)
     if values is None:
         raise ContainerFailed(400, f"the elements of input {name} cannot be read")
-    if tensor.data is None:
-        return [value for value in values if isinstance(value, bytes)]
-    coded = is_binary or tensor.parameters.get("content_type") == b'"base64"'
+    is_coded = is_binary or tensor.parameters.get("content_type") == b'"base64"'
     elements: list[bytes] = []
     for value in values:
-        text: Any = None
-        with suppress(UnreadableJson):
-            text = read_json(value) if isinstance(value, bytes) else None
-        if type(text) is not str:
+        if not isinstance(value, bytes) or (tensor.data is not None and value[:1] != b'"'):
             sentence = f"an element of input {name} is no string: send text or base64"
             raise ContainerFailed(400, sentence)
-        decoded = from_base64(text) if coded else None
-        elements.append(text.encode("utf-8", "surrogatepass") if decoded is None else decoded)
+        content, is_text = element_bytes(tensor, value)
+        decoded = from_base64(content.decode("latin-1")) if is_text and is_coded else None
+        elements.append(content if decoded is None else decoded)
     return elements
 
 
@@ -337,7 +313,7 @@ def _build_handler(container: Container, name: str) -> Any:
 async def _answer_grpc_infer(container: Container, written: bytes) -> tuple[dict[str, Any], Run]:
     read = grpc_request_in(written)
     model = (read.request and read.request.model) or ""
-    answer, run = await _infer(container, read.request, read.problem, model)
+    answer, run = await _infer(container, read, model)
     fields: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
     outputs: list[dict[str, Any]] = [
         {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
@@ -355,20 +331,23 @@ async def _answer_grpc_infer(container: Container, written: bytes) -> tuple[dict
 
 # V2 over REST in front of a container.
 
-_PATH: Final = re.compile(
-    r"/v2(?:/health/(live|ready)|/models/([^/]+)(?:/versions/[^/]+)?(/\w+)?)?/?"
-)
-_SERVER: Final = {None: "ServerMetadata", "live": "ServerLive", "ready": "ServerReady"}
-_MODEL: Final = {None: "ModelMetadata", "/ready": "ModelReady", "/infer": "ModelInfer"}
+_MODEL: Final = re.compile("(?<=^/v2/models/)([^/]+)(?:/versions/[^/]+)?")
+_METHODS: Final = {
+    "/v2": "ServerMetadata",
+    "/v2/health/live": "ServerLive",
+    "/v2/health/ready": "ServerReady",
+    "/v2/models/*": "ModelMetadata",
+    "/v2/models/*/ready": "ModelReady",
+    "/v2/models/*/infer": "ModelInfer",
+}
 _JSON: Final = "application/json"
 
 
 async def _answer_rest(container: Container, request: web.Request) -> web.Response:
     path = request.raw_path.partition("?")[0]
-    match = _PATH.fullmatch(path)
-    named = match and match[2]
-    method = match and (_MODEL.get(match[3]) if named else _SERVER.get(match[1]))
-    model = unquote(named or "")
+    named = _MODEL.search(path)
+    model = unquote(named[1]) if named else ""
+    method = _METHODS.get(_MODEL.sub("*", path).removesuffix("/"))
     try:
         if method is None:
             sentence = f"{path[:200]} is not here: the bridge answers /v2/models/…"
@@ -391,11 +370,9 @@ async def _answer_rest_infer(
     if request.method != "POST":
         raise ContainerFailed(405, "infer takes a POST")
     raw = await request.read()
-    # aiohttp has already decoded the body
-    pairs = ((name.lower(), value) for name, value in request.headers.items())
-    headers: Headers = [pair for pair in pairs if pair[0] != "content-encoding"]
+    headers = [(name.lower(), value) for name, value in request.headers.items()]
     read = request_in(Body(parts=[raw], size=len(raw)), headers, flat=False)
-    answer, run = await _infer(container, read.request, read.problem, model)
+    answer, run = await _infer(container, read, model)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     outputs = [_write_as_texts(output) for output in answer.outputs]
     written = envelope_json(members, answer.parameters, "outputs", outputs, "response")
@@ -417,42 +394,34 @@ _HERE: Final = "127.0.0.1"
 _GRACE_SECONDS: Final = 5.0
 
 
-class Bridge(NamedTuple):
-    """Where a bridge answers REST, and gRPC."""
-
-    url: str
-    target: str
-
-
 @asynccontextmanager
 async def start_bridge(
-    container: Container, *, message_bytes: int = MESSAGE_BYTES
-) -> AsyncIterator[Bridge]:
-    """Serve a container as V2, on free ports of the loopback interface."""
-
-    async def answer(request: web.Request) -> web.Response:
-        return await _answer_rest(container, request)
-
-    app = web.Application(client_max_size=message_bytes)
-    app.router.add_route("*", "/{path:.*}", answer)
-    # the proxy passes on no larger heads
-    sizes: dict[str, Any] = dict.fromkeys(("max_line_size", "max_field_size"), MOST_HEAD_BYTES)
-    runner = web.AppRunner(app, access_log=None, **sizes)
-    await runner.setup()
-    await web.TCPSite(runner, _HERE, 0).start()
-    names = {*_SERVER.values(), *_MODEL.values()}
-    handlers = {name: _build_handler(container, name) for name in names}
-    service = grpc.method_handlers_generic_handler(_SERVICE, handlers)
-    options = (*list_limits(message_bytes), ("grpc.so_reuseport", 0))
-    server = grpc.aio.server(handlers=(service,), options=options)
-    target = f"{_HERE}:{server.add_insecure_port(f'{_HERE}:0')}"
-    await server.start()
-    try:
-        yield Bridge(f"http://{_HERE}:{runner.addresses[0][1]}", target)
-    finally:
-        await server.stop(_GRACE_SECONDS)
-        await runner.cleanup()
-        await container.close()
+    entry: UpstreamEntry, message_bytes: int = MESSAGE_BYTES
+) -> AsyncIterator[UpstreamEntry]:
+    """Serve a container as V2, on free ports of the loopback interface; yield it as the upstream
+    that it is there."""
+    async with channel(entry.omi or "", entry, message_bytes) as opened:
+        container = Container(opened, entry.read_seconds)
+        app = web.Application(client_max_size=message_bytes)
+        app.router.add_route("*", "/{path:.*}", partial(_answer_rest, container))
+        # the proxy passes on no larger heads, and bodies are decoded as captured ones
+        sizes: dict[str, Any] = dict.fromkeys(("max_line_size", "max_field_size"), MOST_HEAD_BYTES)
+        runner = web.AppRunner(app, access_log=None, auto_decompress=False, **sizes)
+        await runner.setup()
+        await web.TCPSite(runner, _HERE, 0).start()
+        handlers = {name: _build_handler(container, name) for name in _METHODS.values()}
+        service = grpc.method_handlers_generic_handler(_SERVICE, handlers)
+        options = (*list_limits(message_bytes), ("grpc.so_reuseport", 0))
+        server = grpc.aio.server(handlers=(service,), options=options)
+        port = server.add_insecure_port(f"{_HERE}:0")
+        await server.start()
+        own = dict.fromkeys(("omi", "ca_file", "certificate_file", "key_file"))
+        url = f"http://{_HERE}:{runner.addresses[0][1]}"
+        try:
+            yield entry.model_copy(update=own | {"url": url, "grpc": f"{_HERE}:{port}"})
+        finally:
+            await server.stop(_GRACE_SECONDS)
+            await runner.cleanup()
 
 
 @asynccontextmanager
@@ -461,17 +430,10 @@ async def open_bridges(
 ) -> AsyncIterator[Configuration]:
     """Yield the configuration in which every upstream answers V2; bridges stop with the context."""
     async with AsyncExitStack() as stack:
-        entries: list[UpstreamEntry] = []
-        for entry in configuration.upstreams:
-            if entry.omi is None:
-                entries.append(entry)
-                continue
-            opening = channel(entry.omi, entry, message_bytes)
-            opened = await stack.enter_async_context(opening)
-            container = Container(opened, seconds=entry.read_seconds)
-            starting = start_bridge(container, message_bytes=message_bytes)
-            bridge = await stack.enter_async_context(starting)
-            addresses = {"omi": None, "url": bridge.url, "grpc": bridge.target}
-            secrets = dict.fromkeys(("ca_file", "certificate_file", "key_file"))
-            entries.append(entry.model_copy(update=addresses | secrets))
+        entries = [
+            await stack.enter_async_context(start_bridge(entry, message_bytes))
+            if entry.omi is not None
+            else entry
+            for entry in configuration.upstreams
+        ]
         yield Configuration(entries, configuration.models)

@@ -6,8 +6,8 @@ and only then hand the exchange over. Whatever capture does, the caller has its 
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -50,9 +50,12 @@ _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST"
 # RFC 9110, section 9.2.2: sent again if the connection was lost, which may have been idle for long.
 _REPEATED: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE"})
 _CONTEXT: Final = frozenset(name.encode() for name in TRACE_HEADERS)
-_LARGE: Final = 1 << 20
 _BACKLOG: Final = 2048
 _log = structlog.get_logger()
+
+
+class _Unwritable(aiohttp.ClientError):
+    """The upstream's answer cannot be passed on; `str()` of the error names what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,6 @@ class Forwarding:
     intake: EventIntake | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         if self.intake and (logger := self.intake.find(scope["raw_path"])):
             await self.intake.take(logger, scope, receive, send)
             return
@@ -166,14 +167,11 @@ class ForwardedCall:
             if self._exchange.error == CALLER_GONE:
                 return
             status, sentence = describe_failure(self._route.upstream.name, error)
-            self._note_failure(sentence)
+            self._exchange.error = sentence
+            _log.warning("upstream failed", action="upstream_failed", error=sentence)
             if self._answer_began:  # the server logs the error: it must not quote the answer
                 raise ConnectionAbortedError(sentence) from None
             await self._refuse(status, sentence)
-
-    def _note_failure(self, sentence: str) -> None:
-        self._exchange.error = sentence
-        _log.warning("upstream failed", action="upstream_failed", error=sentence)
 
     async def _read_part(self) -> bytes:
         """Return the next part of the request. Raises ConnectionAbortedError if the caller has
@@ -217,8 +215,7 @@ class ForwardedCall:
         stripped = await self._stripping.strip(strip, body, self._exchange.request_headers)
         if stripped is not None:
             body, self._headers = stripped[0], as_raw(stripped[1])
-        # a large one would be written all at once
-        return body if len(body) <= _LARGE else _divide(body)
+        return body
 
     async def _send_request(self, body: _Body) -> None:
         exchange, upstream = self._exchange, self._upstream
@@ -234,19 +231,18 @@ class ForwardedCall:
         exchange.forwarded_at = datetime.now(UTC)
         is_repeated = exchange.method in _REPEATED and isinstance(body, bytes)
         try:
-            protocol, message, content = await self._ask(upstream, body)
+            message, content = await self._ask(upstream, body)
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
             if not is_repeated or isinstance(error, aiohttp.ClientConnectorError):
                 raise
             self._leave_upstream(is_reusable=False)
-            protocol, message, content = await self._ask(upstream, body)
+            message, content = await self._ask(upstream, body)
         exchange.responded_at = datetime.now(UTC)
-        with fail_with_connection(protocol, content):
-            await self._send_answer(message, content)
+        await self._send_answer(message, content)
 
     async def _ask(
         self, upstream: Upstream, body: _Body
-    ) -> tuple[ResponseHandler, RawResponseMessage, StreamReader]:
+    ) -> tuple[RawResponseMessage, StreamReader]:
         method, scope = self._exchange.method, self._scope
         target: bytes = upstream.path + scope["raw_path"]
         if scope["query_string"] or self._has_query:
@@ -254,26 +250,21 @@ class ForwardedCall:
         head, is_chunked = encode_head(method, target, self._headers, body, upstream.host)
         self._connection, protocol, transport = await upstream.connect(method)
         if isinstance(body, bytes):
-            transport.write(head + body)
+            transport.writelines((head, body))  # a large one is not copied
             protocol.start_timeout()
         else:
             transport.write(head)
             writing = _write_parts(protocol, body, is_chunked=is_chunked)
             self._writing = asyncio.create_task(writing)
-        return protocol, *await upstream.read_head(protocol)
+        return await upstream.read_head(protocol)
 
     async def _send_answer(self, message: RawResponseMessage, content: StreamReader) -> None:
         exchange = self._exchange
         headers = end_to_end(message.raw_headers)
-        why = None
         if not 200 <= message.code <= 599:  # the HTTP server writes no other
-            why = f"the status {message.code}, which is none of HTTP's for an answer"
-        elif _UNWRITABLE.search(b"".join(value for _, value in headers)):
-            why = "control characters in a header"
-        if why is not None:
-            self._note_failure(f"the upstream {self._route.upstream.name} answered with {why}")
-            await self._refuse(502, exchange.error or "")
-            return
+            raise _Unwritable(f"the status {message.code}, which is none of HTTP's for an answer")
+        if _UNWRITABLE.search(b"".join(value for _, value in headers)):
+            raise _Unwritable("control characters in a header")
         exchange.http_status = message.code
         if self._reservation is not None:
             name, value = id_for_answer(exchange.request_headers)
@@ -320,11 +311,6 @@ class ForwardedCall:
         return attributes, {name.decode(): value.decode("latin-1") for name, value in pairs}
 
 
-async def _divide(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), _LARGE):
-        yield body[start : start + _LARGE]
-
-
 async def _write_parts(
     protocol: ResponseHandler, parts: AsyncIterator[bytes], *, is_chunked: bool
 ) -> None:
@@ -341,44 +327,14 @@ async def _write_parts(
         protocol.set_exception(aiohttp.ClientOSError(error.errno, "the request's body broke off"))
 
 
-# Ends an answer whose connection is lost: the HTTP client closes a connection whose framing breaks
-# within an answer, but lets its reader wait forever.
-
-
-@contextmanager
-def fail_with_connection(protocol: ResponseHandler, content: StreamReader) -> Iterator[None]:
-    """Let reading raise ClientPayloadError if the connection is lost before the answer's end."""
-
-    def end(_: object = None) -> None:
-        if not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError("broke off"))
-
-    closed = None if content.is_eof() else protocol.closed
-    if closed is None:  # the answer is whole, or the connection is lost
-        end()
-        yield
-        return
-    closed.remove_done_callback(_consume_error)  # at most one, however many answers come over it
-    closed.add_done_callback(_consume_error)
-    closed.add_done_callback(end)
-    try:
-        yield
-    finally:
-        closed.remove_done_callback(end)
-
-
-def _consume_error(closed: "asyncio.Future[None]") -> None:
-    """Retrieve the error of an idle connection that was lost: unretrieved, it would be logged."""
-    if not closed.cancelled():
-        closed.exception()
-
-
 def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
     """Return the status and the sentence for an error on the way to an upstream."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return 504, f"the upstream {upstream} did not accept a connection in time"
     if isinstance(error, aiohttp.ServerTimeoutError | TimeoutError):
         return 504, f"the upstream {upstream} did not answer in time"
+    if isinstance(error, _Unwritable):
+        return 502, f"the upstream {upstream} answered with {error}"
     # the text of the system or of TLS; a parser's error quotes the answer
     text = f": {str(error)[:_LONGEST]}" if isinstance(error, OSError) else ""
     return 502, f"the upstream {upstream} cannot be reached: {type(error).__name__}{text}"
@@ -405,5 +361,5 @@ def build_server(
     files = settings.proxy_tls_certificate_file, settings.proxy_tls_key_file
     grace = max(1, round(grace_seconds))
     own: dict[str, Any] = {"http": ForwardedHeads, "lifespan": "off", "date_header": False}
-    config = build_config(app, files, limits, grace_seconds=grace, **own)
+    config = build_config(app, files, grace_seconds=grace, **own)
     return GuardedServer(config, sockets, connections, limits)

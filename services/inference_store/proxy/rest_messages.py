@@ -11,6 +11,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import aiohttp
@@ -101,12 +102,10 @@ _PROBES: Final = 3
 _PROBE_SECONDS: Final = 0.3
 
 
-class _HeldWrites:
+class _HeldWrites(list[bytes]):
     """What is written to a transport, and whether it closes then."""
 
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.write, self.closes = self.parts.append, False
+    write, closes = list[bytes].append, False
 
     def close(self) -> None:
         self.closes = True
@@ -138,8 +137,8 @@ class ForwardedHeads(BoundedHeads):
             yield
         finally:
             cycle.transport = transport
-            if held.parts and not transport.is_closing():
-                transport.writelines(held.parts)
+            if held and not transport.is_closing():
+                transport.writelines(held)
             if held.closes:
                 transport.close()
 
@@ -200,6 +199,17 @@ class Stripping:
 _LONGEST_HEADER: Final = 64 * 1024
 
 
+class _Answers(ResponseHandler):
+    """The HTTP client's protocol, which closes a connection whose framing breaks within an answer,
+    but lets the answer's reader wait forever."""
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
+        super().set_exception(exc, exc_cause or exc)
+        payload = self._payload
+        if isinstance(exc, HttpProcessingError) and payload is not None and not payload.is_eof():
+            payload.set_exception(aiohttp.ClientPayloadError("broke off"))
+
+
 class Upstream:
     """The connections to a model server, of the HTTP client below its sessions: a session's request
     takes twice the time of all that is done here. Build it inside the running loop."""
@@ -210,12 +220,11 @@ class Upstream:
             tls = context = trusting(entry.ca_file, beside_system=True)
             if entry.certificate_file is not None:
                 context.present(entry.certificate_file, entry.key_file)
-        self._connector = aiohttp.TCPConnector(
-            limit=entry.connections,
-            limit_per_host=entry.connections,
-            keepalive_timeout=entry.keepalive_seconds,
-            ssl=tls or True,
+        connector: Any = aiohttp.TCPConnector(
+            limit=entry.connections, keepalive_timeout=entry.keepalive_seconds, ssl=tls or True
         )
+        connector._factory = partial(_Answers, asyncio.get_running_loop())
+        self._connector: aiohttp.TCPConnector = connector
         self._timeout = aiohttp.ClientTimeout(
             connect=entry.read_seconds,  # includes the wait for a free connection
             sock_connect=entry.connect_seconds,

@@ -245,6 +245,26 @@ async def test_what_is_no_event_is_refused_by_name(
     assert (answered, problem["status"], problem["errors"][0]["path"]) == (status, status, where)
 
 
+async def test_the_good_events_of_a_batch_are_taken_and_the_others_named() -> None:
+    """Up to the hundredth mistake; a batch that comes again is taken once."""
+    halves = [document("request", V1[0], id="b"), document("response", V1[1], id="b")]
+    batch = [halves[0], 7, document("request", id="c", source={}), halves[1]]
+    kind, before = "application/cloudevents-batch+json", count("refused")
+    async with start_intake() as intake:
+        for _ in range(2):
+            status, problem = await intake.ask(structured(batch, kind))
+            assert (status, problem["status"]) == (400, 400)
+            paths = [each["path"] for each in problem["errors"]]
+            assert paths == ["[1].specversion", "[2].source"]
+        captured = await intake.captured()
+        status, problem = await intake.ask(structured([7] * 200 + halves, kind))
+        assert (status, len(problem["errors"])) == (400, 100)
+        assert await intake.send(structured([], kind)) == [200]
+        assert len(intake.captures.finished) == 1
+    assert captured.documents[0]["ok"]
+    assert count("refused") - before == 104
+
+
 async def test_large_events_are_flagged_and_those_without_room_come_again() -> None:
     """A body over the cap is left out, as of a proxied call; an envelope over it is refused."""
     big = b"[" + b"1," * 5000 + b"1]"

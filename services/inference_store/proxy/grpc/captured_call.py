@@ -53,48 +53,35 @@ async def abort(context: Context, code: StatusCode, details: str = "") -> NoRetu
         raise asyncio.CancelledError from exc
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A known method. Others are forwarded as streams both ways, which carry every arity."""
-
-    unary: bool = True
-    names: Sequence[str] = ()
-    """Where its request has the model and the version: at the numbers of these fields of
-    ModelReadyRequest, which are 1 and 2."""
-
-
+# Known methods, and the numbers of the fields in which their requests name model and version. They
+# have one message each way, except STREAM; others are forwarded as streams both ways, which carry
+# every arity.
 _V2: Final = "/inference.GRPCInferenceService/"
 _OMI: Final = "/ModzyModel/"
-UNKNOWN: Final = Method(unary=False)
+STREAM: Final = f"{_V2}ModelStreamInfer"
 STATUS, SHUTDOWN = f"{_OMI}Status", f"{_OMI}Shutdown"
-_OF_A_REPOSITORY: Final = {
-    "RepositoryIndex": Method(),
-    "RepositoryModelLoad": Method(names=("version",)),
-    "RepositoryModelUnload": Method(names=("version",)),
-}
 _OF_A_SERVER: Final = ("ServerLive", "ServerReady", "ServerMetadata")
-# ModelConfig and ModelStatistics are Triton's own
-_OF_A_MODEL: Final = ("Ready", "Metadata", "Infer", "Config", "Statistics")
-METHODS: Final[Mapping[str, Method]] = {
-    **{f"{_V2}{name}": Method() for name in _OF_A_SERVER},
-    **{f"{_V2}Model{name}": Method(names=("name", "version")) for name in _OF_A_MODEL},
-    f"{_V2}ModelStreamInfer": Method(unary=False, names=("name", "version")),
-    f"{_V2}TraceSetting": Method(names=("version",)),
+# ModelConfig, ModelStatistics and TraceSetting are Triton's own
+_OF_A_MODEL: Final = ("Ready", "Metadata", "Infer", "StreamInfer", "Config", "Statistics")
+METHODS: Final[Mapping[str, Sequence[int]]] = {
+    **dict.fromkeys((f"{_OMI}Run", STATUS, SHUTDOWN, *(_V2 + it for it in _OF_A_SERVER)), ()),
+    **{f"{_V2}Model{name}": (1, 2) for name in _OF_A_MODEL},
+    f"{_V2}TraceSetting": (2,),
     **{
-        f"{service}{name}": method
+        f"{service}Repository{name}": numbers
         for service in (_V2, "/inference.model_repository.ModelRepositoryService/")
-        for name, method in _OF_A_REPOSITORY.items()
+        for name, numbers in (("Index", ()), ("ModelLoad", (2,)), ("ModelUnload", (2,)))
     },
-    **{path: Method() for path in (STATUS, f"{_OMI}Run", SHUTDOWN)},
 }
 
 
-def read_names(method: Method, written: bytes) -> tuple[str | None, str | None]:
+def read_names(path: str, written: bytes) -> tuple[str | None, str | None]:
     """Return the model and the version that a request names; None for one that it does not name."""
-    if not method.names:
-        return None, None
-    read = _read_head(memoryview(written), "inference.ModelReadyRequest", last=2)
-    model, version = (*(getattr(read, name) or None for name in method.names), None)[:2]
+    numbers = METHODS.get(path, ())
+    fields = _list_fields(memoryview(written)) if numbers else ()
+    found = {number: bytes(content) for number, _, content in fields if number in numbers}
+    names = [found.get(number, b"").decode("utf-8", "replace") or None for number in numbers]
+    model, version = (*names, None, None)[:2]
     return model, version
 
 
@@ -136,18 +123,18 @@ def _read_mark(read: Any, name: str) -> bool | None:
 # The contents of tensors are skipped by their lengths, of requests and answers alike: parsed, they
 # could take many times their bytes in the process that serves.
 
+_PARAMETERS: Final = 4
 _MOST_FIELDS: Final = 1_000
 """The most fields that are looked at: all known writers put the names first."""
 _LENGTH, _SIZES = 2, {1: 8, 5: 4}
 _LONGEST_VARINT: Final = 10
 
 
-def _read_head(
-    written: memoryview, name: str = "inference.ModelInferRequest", *, last: int = 4
-) -> Any:
-    """Read the fields up to the number `last` as a message: the model's name and version, the id
-    and the parameters; an empty one if they cannot be read."""
-    head = b"".join(raw for number, raw, _ in _list_fields(written) if number <= last)
+def _read_head(written: memoryview) -> Any:
+    """Read the fields before the tensors, the id and the parameters among them, as a message; an
+    empty one if they cannot be read."""
+    head = b"".join(raw for number, raw, _ in _list_fields(written) if number <= _PARAMETERS)
+    name = "inference.ModelInferRequest"
     return parsed(name, head) or message(name)()
 
 

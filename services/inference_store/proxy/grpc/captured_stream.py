@@ -23,7 +23,7 @@ from inference_store.proxy.exchange import CapturedBody, Exchange
 from inference_store.proxy.routing import Route
 
 from .captured_call import (
-    METHODS,
+    STREAM,
     AnswerHead,
     Metadata,
     metadata_as_headers,
@@ -43,8 +43,8 @@ class OpenRequest:
     reservation: Reservation | None = None
     exchange: Exchange
     route: Route
-    answered_at = 0.0
-    is_answered = has_more = False
+    answered_at: float | None = None
+    has_more = False
     is_pipelined = False
     """True if another request was unanswered at the same time."""
     is_in_doubt = False
@@ -54,7 +54,6 @@ class OpenRequest:
 
     def __init__(self, position: int, id_: str = "", asks_for_end: bool = False) -> None:
         self.position, self.id, self.asks_for_end = position, id_, asks_for_end
-        self.is_named = bool(id_)
 
     def capture(
         self, reservation: Reservation, exchange: Exchange, route: Route, message: bytes | None
@@ -96,8 +95,6 @@ class Limits:
     """Most requests that wait for answers, or for more of them. Further ones end the oldest."""
     answered: int = 16
     """Most requests whose answers have ids and may go on, without saying so."""
-    held: int = 1_000
-    """Most answers that are held until it is known whether ids tell."""
     quiet_seconds: float = 5.0
     """A request is complete so long after its last answer, if another was sent after it."""
     longest_quiet_seconds: float = 60.0
@@ -115,10 +112,12 @@ class AnswerMatching:
         self.answered: dict[int, OpenRequest] = {}
         """Requests that have answers, and may get more; the last one answered is the last."""
         self._complete: list[OpenRequest] = []
+        self._do_ids_tell: bool | None = None
+        """Whether ids tell, or else the order; None until an answer shows it."""
         self._held: list[bytes] = []
         self._holder: OpenRequest | None = None
         self._first_id = ""
-        self._do_ids_tell = self._is_by_order = self._has_ends = False
+        self._has_ends = False
         self._given_up = 0
         self._last_sent, self._next_stray = -1, -1
 
@@ -139,28 +138,27 @@ class AnswerMatching:
     def add_answer(self, message: bytes, head: AnswerHead, now: float) -> None:
         request = self._find_by_id(head)
         # an answer with the first id may be another request's
-        if request and request.is_answered and not self._do_ids_tell and self._waiting:
-            memory = request.reservation
-            has_room = memory is not None and len(self._held) < self._limits.held
-            if memory is not None and has_room and memory.reserve_more(len(message)):
+        is_again = request is not None and request.answered_at is not None
+        if request and is_again and self._do_ids_tell is None and self._waiting:
+            if request.reservation and request.reservation.reserve_more(len(message)):
                 self._held.append(message)
                 self._holder, request.answered_at = request, now
                 return
-            self._go_by_order(now)
+            self._settle(do_ids_tell=False)
             request = None
         self._answer(request or self._find_by_order(head), message, head, now)
 
     def complete_quiet(self, now: float) -> None:
         """Complete requests whose last answer came long ago."""
         if self._holder is not None and self._is_quiet(self._holder, now):
-            self._go_by_order(now)
+            self._settle(do_ids_tell=False)
         for request in [each for each in self.answered.values() if self._is_quiet(each, now)]:
             self._finish(request)
 
     def complete_answered(self, *, even_if_more: bool = False) -> None:
         """Complete the answered requests, except those whose answers said that more come."""
         if self._holder is not None:
-            self._go_by_order(self._holder.answered_at)
+            self._settle(do_ids_tell=False)
         for request in list(self.answered.values()):
             if even_if_more or not request.has_more:
                 self._finish(request)
@@ -177,29 +175,27 @@ class AnswerMatching:
         yield from sorted(requests, key=attrgetter("position"))
 
     def _find_by_id(self, head: AnswerHead) -> OpenRequest | None:
-        if not head.id or (self._is_by_order and head.id == self._first_id):
+        if not head.id or (self._do_ids_tell is False and head.id == self._first_id):
             return None
         candidates = chain(self._waiting.values(), reversed(self.answered.values()))
         request = next((each for each in candidates if each.id == head.id), None)
         if request is None or request.position < 0:
             return request
         if head.is_last is not None or head.id != self._first_id:
-            self._trust_ids()
+            self._settle(do_ids_tell=True)
         return request
 
-    def _trust_ids(self) -> None:
-        self._do_ids_tell, self._is_by_order = True, False
-        if self._holder is not None:
-            for message in self._held:
-                self._holder.add_answer(message, is_reserved=True)
-        self._held, self._holder = [], None
-
-    def _go_by_order(self, now: float) -> None:
-        self._is_by_order = True
-        held, self._held, self._holder = self._held, [], None
+    def _settle(self, *, do_ids_tell: bool) -> None:
+        """Note whether ids tell, and assign the held answers."""
+        self._do_ids_tell = do_ids_tell
+        held, self._held, holder, self._holder = self._held, [], self._holder, None
+        at = (holder and holder.answered_at) or 0.0
         head = AnswerHead(self._first_id)
         for message in held:
-            self._answer(self._find_by_order(head), message, head, now)
+            if do_ids_tell and holder is not None:
+                holder.add_answer(message, is_reserved=True)
+            else:
+                self._answer(self._find_by_order(head), message, head, at)
 
     def _find_by_order(self, head: AnswerHead) -> OpenRequest:
         """Return the request that is next in order; one without an id first."""
@@ -209,30 +205,21 @@ class AnswerMatching:
         answered, waiting = list(reversed(self.answered.values())), list(self._waiting.values())
         last = answered[0] if answered else None
         if not head.id:
-            last = next((each for each in answered if not each.is_named), last)
+            last = next((each for each in answered if not each.id), last)
         if last is not None and last.has_more and (last.asks_for_end or self._has_ends):
             return last
         if waiting:
             request = waiting[0]
-            if request.is_named and not self._is_by_order:
-                request = next((each for each in waiting if not each.is_named), request)
-            if head.id:
-                self._note_order(request, head)
+            if request.id and self._do_ids_tell is not False:
+                request = next((each for each in waiting if not each.id), request)
+            if head.id:  # that of another request, or of none
+                is_other = head.id != request.id
+                request.is_in_doubt = is_other and (bool(request.id) or request.is_pipelined)
             return request
         if last is None:
             return self._add_stray(head)
         last.is_in_doubt = last.is_in_doubt or last.is_pipelined
         return last
-
-    def _note_order(self, request: OpenRequest, head: AnswerHead) -> None:
-        if request.is_named or (head.id == self._first_id and request.position != 0):
-            request.is_in_doubt = head.id != request.id
-            return
-        request.id = head.id  # the server makes the ids
-        if request.position == 0:
-            self._first_id = head.id
-        else:
-            self._trust_ids()
 
     def _add_stray(self, head: AnswerHead) -> OpenRequest:
         self._make_room()
@@ -247,24 +234,21 @@ class AnswerMatching:
         self._waiting.pop(request.position, None)
         self.answered.pop(request.position, None)
         self.answered[request.position] = request
-        request.is_answered, request.answered_at = True, now
-        request.has_more = head.is_last is False
+        request.answered_at, request.has_more = now, head.is_last is False
         if head.is_last:
             self._has_ends = True
             self._finish(request)
-        keeps = 1 if self._is_by_order or not head.id else self._limits.answered
-        only_nameless = not self._is_by_order and not head.id
-        surplus = len(self.answered) - keeps
-        if surplus > 0:  # earlier ones are complete
-            candidates = [
-                each
-                for each in self.answered.values()
-                if not (each.has_more or each is self._holder or (only_nameless and each.id))
-            ]
-            last = next(reversed(self.answered.values()))
-            for each in candidates[:surplus]:
-                if each is not last:
-                    self._finish(each)
+        is_by_order = self._do_ids_tell is False
+        keeps = 1 if is_by_order or not head.id else self._limits.answered
+        only_nameless = not is_by_order and not head.id
+        earlier = [  # they are complete
+            each
+            for each in self.answered.values()
+            if not (each is request or each.has_more or each is self._holder)
+            and not (only_nameless and each.id)
+        ]
+        for each in earlier[: max(0, len(self.answered) - keeps)]:
+            self._finish(each)
 
     @property
     def _is_full(self) -> bool:
@@ -273,7 +257,7 @@ class AnswerMatching:
     def _make_room(self) -> None:
         """If too many are open, end the request that was answered longest ago."""
         if self._is_full and self._holder is not None:
-            self._go_by_order(self._holder.answered_at)
+            self._settle(do_ids_tell=False)
         if self._is_full and self.answered:
             request = next(iter(self.answered.values()))
             request.is_given_up = request.has_more
@@ -288,7 +272,7 @@ class AnswerMatching:
         goes_on = request.has_more or request.position == self._last_sent
         limits = self._limits
         seconds = limits.longest_quiet_seconds if goes_on else limits.quiet_seconds
-        return now - request.answered_at >= seconds
+        return now - (request.answered_at or 0.0) >= seconds
 
 
 _UNANSWERED: Final = "not waited for: too many requests of the stream are unanswered"
@@ -296,6 +280,9 @@ _OK: Final = 0
 # If the upstream has ended the call: nothing can be sent, and its status is due.
 _ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 _STATUS_SECONDS: Final = 5.0
+# How long a call that the upstream refused waits for its first message: without it the call has no
+# model, and is not captured.
+_FIRST_SECONDS: Final = 1.0
 
 
 class RecordedCall:
@@ -345,9 +332,8 @@ class RecordedCall:
         call = None if route is None else route.call
         if not self._next:
             self._context.add_done_callback(self._end)
-            method = METHODS.get(self._path)
             is_single = call is not None and call.kind == "infer"
-            self._is_whole = method is None or method.unary or is_single
+            self._is_whole = self._path != STREAM or is_single
         if self._is_whole:
             self._capture(self._whole, message)
             return
@@ -430,7 +416,7 @@ class RecordedCall:
         exchange.grpc_code, exchange.error = code, error
         if request.is_given_up:
             exchange.grpc_code, exchange.error = None, _UNANSWERED
-        if request.is_answered and (request.is_given_up or code != _OK):
+        if request.answered_at is not None and (request.is_given_up or code != _OK):
             exchange.response.whole = False
         exchange.is_matched_in_doubt = request.is_in_doubt
         exchange.finished_at = exchange.finished_at or datetime.now(UTC)
@@ -438,10 +424,9 @@ class RecordedCall:
         exchange.response_trailers = metadata_as_headers(self._trailing)
         request.reservation.finish(exchange, request.route)
 
-    async def relay(self, first: Any, call: UpstreamCall, seconds: float) -> None:
+    async def relay(self, first: Any, call: UpstreamCall) -> None:
         """Forward messages until the upstream has ended the call; `first`: a message that was
-        already read, or EOF; None if nothing was read. A call that failed before its request
-        arrived waits at most so many `seconds` for it."""
+        already read, or EOF; None if nothing was read."""
         forwarding = asyncio.create_task(self._forward_requests(first, call))
         try:
             # Even if it is empty: a caller may wait for it before it sends.
@@ -456,7 +441,7 @@ class RecordedCall:
         except grpc.aio.AioRpcError:  # the call has its status
             # an unavailable upstream answers before the request arrives
             if not self._next:
-                await asyncio.wait([forwarding], timeout=seconds)
+                await asyncio.wait([forwarding], timeout=_FIRST_SECONDS)
         finally:
             forwarding.cancel()
             call.cancel()

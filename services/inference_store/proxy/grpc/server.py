@@ -9,9 +9,10 @@ other.
 import asyncio
 import os
 import socket
+import stat
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,9 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 import structlog
-from grpc import ChannelConnectivity, StatusCode
+from grpc import StatusCode
 
-from inference_store.grpc_messages import message, parsed
+from inference_store.grpc_messages import parsed
 from inference_store.platform import traces
 from inference_store.platform.freed_memory import keep_releasing
 from inference_store.platform.metrics import REFUSED_CALLS
@@ -36,9 +37,8 @@ from .captured_call import (
     METHODS,
     SHUTDOWN,
     STATUS,
-    UNKNOWN,
+    STREAM,
     Context,
-    Method,
     abort,
     read_names,
     select_metadata,
@@ -99,18 +99,6 @@ def channel(
     return grpc.aio.secure_channel(address, credentials, options=options)
 
 
-async def is_connected(channel: grpc.aio.Channel, seconds: float = 5.0) -> bool:
-    """Return whether there is a connection, to distinguish a dropped connection from a missing
-    one."""
-    state = channel.get_state(try_to_connect=True)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while state in {ChannelConnectivity.IDLE, ChannelConnectivity.CONNECTING}:
-                await channel.wait_for_state_change(state)
-                state = channel.get_state()
-    return state is ChannelConnectivity.READY
-
-
 async def limit_connections(
     port: int, connections: Connections, accepted: set[Caller] | None = None
 ) -> None:
@@ -129,33 +117,35 @@ def close_surplus(port: int, connections: Connections, earlier: set[Caller]) -> 
 
     `earlier`: those that stayed last time; they have precedence.
     """
+    callers = {caller for caller, _ in _list_connections(port)}
     staying: set[Caller] = set()
-    found: dict[Caller, socket.socket] = {}
-    with ExitStack() as stack:
-        for name in os.listdir("/dev/fd"):
-            # others may close the file meanwhile, but not its duplicate
-            with suppress(OSError), ExitStack() as duplicate:
-                number = os.dup(int(name))
-                duplicate.callback(os.close, number)
-                connection = socket.socket(fileno=number)
-                duplicate.pop_all()
-                duplicate.enter_context(connection)
-                is_ip = connection.family in {socket.AF_INET, socket.AF_INET6}
-                if is_ip and connection.getsockname()[1] == port:
-                    address, caller_port, *_ = connection.getpeername()
-                    # a duplicate may have the number of a file that was listed
-                    found[address, caller_port] = connection
-                    stack.enter_context(duplicate.pop_all())
-        by_address: Counter[str] = Counter()
-        for caller, connection in sorted(found.items(), key=lambda item: item[0] not in earlier):
-            if by_address[caller[0]] < connections.most_of_one:
-                by_address[caller[0]] += 1
-                staying.add(caller)
-                continue
-            with suppress(OSError):  # the caller has closed it
+    by_address: Counter[str] = Counter()
+    for caller in sorted(callers, key=lambda caller: caller not in earlier):
+        by_address[caller[0]] += 1
+        if by_address[caller[0]] <= connections.most_of_one:
+            staying.add(caller)
+    surplus = callers - staying
+    for caller, connection in _list_connections(port) if surplus else ():
+        with suppress(OSError):  # the caller has closed it
+            if caller in surplus:
                 connection.shutdown(socket.SHUT_RDWR)  # for gRPC, too
                 connections.refuse("address")
     return staying
+
+
+def _list_connections(port: int) -> Iterator[tuple[Caller, socket.socket]]:
+    """Yield the callers at a port; each socket is closed here when the next one is asked for."""
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            # others may close the file meanwhile, but not its duplicate
+            duplicate = os.dup(int(name))
+            if not stat.S_ISSOCK(os.fstat(duplicate).st_mode):
+                os.close(duplicate)
+                continue
+            with socket.socket(fileno=duplicate) as connection:
+                is_ip = connection.family in {socket.AF_INET, socket.AF_INET6}
+                if is_ip and connection.getsockname()[1] == port:
+                    yield connection.getpeername()[:2], connection
 
 
 class Calls(Shares):
@@ -168,15 +158,11 @@ class Calls(Shares):
         *,
         most_of_one: int | None = None,
         message_seconds: float = 300.0,
-        first_message_seconds: float = 1.0,
     ) -> None:
         """`most` in total, `most_of_one` from one address (None: half of them); a call with a
-        single message may take `message_seconds` to send it. A stream that the upstream refused
-        before its first message arrived waits `first_message_seconds` for it: without it the call
-        has no model, and is not captured."""
+        single message may take `message_seconds` to send it."""
         super().__init__("gRPC calls", most, most_of_one or max(1, most // 2))
         self.message_seconds = message_seconds
-        self.first_message_seconds = first_message_seconds
 
     async def take(self, context: Context) -> None:
         """Count a call until its task ends, or refuse it. Call it in the task of that call, before
@@ -192,8 +178,6 @@ class Calls(Shares):
             task.add_done_callback(lambda _: self.release(address))
 
 
-# How a call ends whose connection was dropped.
-_DROPPED: Final = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.UNKNOWN})
 _LONGEST: Final = 256
 
 
@@ -219,19 +203,18 @@ class Forwarding(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         path = handler_call_details.method
-        method = METHODS.get(path, UNKNOWN)
         # the single message of a stream can be awaited with a time limit
         build: Any = grpc.stream_stream_rpc_method_handler
         behaviour: Callable[..., Any] = self._stream
-        if method.unary:
+        if path in METHODS and path != STREAM:
             build, behaviour = grpc.stream_unary_rpc_method_handler, self._unary
-        handler: Handler = build(partial(behaviour, path, method))
+        handler: Handler = build(partial(behaviour, path))
         return handler
 
-    async def _unary(self, path: str, method: Method, _: Any, context: Context) -> bytes:
+    async def _unary(self, path: str, _: Any, context: Context) -> bytes:
         await self._calls.take(context)
         request = await self._read_message(context)
-        route = await self._choose(path, method, request, context)
+        route = await self._choose(path, request, context)
         if route.call and self._captures.queue.is_needed:
             await self._captures.queue.wait(len(request))
         if path == SHUTDOWN and not route.upstream.allow_shutdown:
@@ -240,19 +223,12 @@ class Forwarding(grpc.GenericRpcHandler):
         upstream = self._channels[route.upstream.name]
         with self._record(route, lambda _: route, path, context) as recorded:
             recorded.record_request(request)
-            may_drop = path == SHUTDOWN and await is_connected(upstream)
             ask: Any = upstream.unary_unary(path)
             call: UpstreamCall = ask(request, **_options(route, context))
             answer = b""
             with suppress(grpc.aio.AioRpcError):  # the call has its status
                 answer = await call
             code = await call.code()
-            if may_drop and code in _DROPPED:
-                recorded.record_end(0, None)
-                # the answer that the container did not send: accepted
-                closed = "The container closed the connection."
-                fields = {"status_code": 202, "status": "Accepted", "message": closed}
-                return bytes(message("ShutdownResponse")(**fields).SerializeToString())
             if code is StatusCode.OK:
                 recorded.record_response(answer)
             if initial := select_metadata(await call.initial_metadata()):
@@ -265,16 +241,16 @@ class Forwarding(grpc.GenericRpcHandler):
             await abort(context, code)
         return answer
 
-    async def _stream(self, path: str, method: Method, _: Any, context: Context) -> None:
+    async def _stream(self, path: str, _: Any, context: Context) -> None:
         await self._calls.take(context)
         # its first message decides its upstream
-        first = await context.read() if len(self._channels) > 1 and method.names else None
-        route = await self._choose(path, method, first, context)
-        find = partial(self._find_route, path, method)  # each request names its model
+        first = await context.read() if len(self._channels) > 1 and METHODS.get(path) else None
+        route = await self._choose(path, first, context)
+        find = partial(self._find_route, path)  # each request names its model
         with self._record(route, find, path, context) as recorded:
             upstream: Any = self._channels[route.upstream.name].stream_stream(path)
             call: UpstreamCall = upstream(**_options(route, context))
-            await recorded.relay(first, call, self._calls.first_message_seconds)
+            await recorded.relay(first, call)
             await recorded.finish(call)
 
     async def _read_message(self, context: Context) -> bytes:
@@ -290,15 +266,15 @@ class Forwarding(grpc.GenericRpcHandler):
             await abort(context, StatusCode.INVALID_ARGUMENT, sentence)
         return bytes(read)
 
-    async def _choose(self, path: str, method: Method, first: Any, context: Context) -> Route:
-        route = self._find_route(path, method, first)
+    async def _choose(self, path: str, first: Any, context: Context) -> Route:
+        route = self._find_route(path, first)
         if route is None:
             sentence = "no upstream of this proxy serves that model"
             await abort(context, StatusCode.NOT_FOUND, sentence)
         return route
 
-    def _find_route(self, path: str, method: Method, first: Any) -> Route | None:
-        model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
+    def _find_route(self, path: str, first: Any) -> Route | None:
+        model_and_version = read_names(path, first) if isinstance(first, bytes) else (None, None)
         route = self._find(path, *model_and_version)
         if route.upstream.name not in self._channels:
             return None

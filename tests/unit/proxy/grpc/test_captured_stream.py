@@ -157,6 +157,43 @@ async def test_first_id_on_every_answer_is_flagged_and_settled_by_silence() -> N
     ]
 
 
+@pytest.mark.parametrize("room", [1 << 30, 100])
+async def test_answers_with_the_first_id_wait_until_another_id_shows_that_ids_tell(
+    room: int,
+) -> None:
+    """Those for which there is no memory go to the next request, and are flagged."""
+    context = Context(FakeCaptures(room=room))
+    for number in range(2):
+        context.stream.record_request(make_request(number, f"r{number}"))
+    answers = [make_answer("x" * 30, "r0"), make_answer("y" * 60, "r0"), make_answer("z", "r1")]
+    for answer in answers:
+        context.stream.record_response(answer)
+    first, second = (parts for _, parts in context.end(OK))
+    is_held = room > 100
+    assert first == (answers[:2] if is_held else answers[:1])
+    assert second == (answers[2:] if is_held else answers[1:])
+    flags = [each.is_matched_in_doubt for each in context.captures.exchanges]
+    assert flags == [False, not is_held]
+
+
+@pytest.mark.parametrize("is_pipelined", [False, True])
+async def test_nameless_requests_are_answered_in_order_whatever_ids_their_server_makes(
+    is_pipelined: bool,
+) -> None:
+    """They are flagged if it is not certain which answer is whose."""
+    context = Context()
+    for number in range(3):
+        context.stream.record_request(make_request(number))
+        if not is_pipelined:
+            context.stream.record_response(make_answer(str(number), "made"))
+    for number in range(3 if is_pipelined else 0):
+        context.stream.record_response(make_answer(str(number), "made"))
+    assert context.end(OK) == [
+        (make_request(number), [make_answer(str(number), "made")]) for number in range(3)
+    ]
+    assert {each.is_matched_in_doubt for each in context.captures.exchanges} == {is_pipelined}
+
+
 async def test_an_exchange_is_handed_over_when_a_later_one_is_answered() -> None:
     context = Context()
     for number in range(5):

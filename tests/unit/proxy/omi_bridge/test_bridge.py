@@ -20,14 +20,7 @@ from grpc import StatusCode
 from inference_store.grpc_messages import message
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
-from inference_store.proxy.omi_bridge import (
-    Bridge,
-    Container,
-    open_bridges,
-    parse_seconds,
-    read_status,
-    start_bridge,
-)
+from inference_store.proxy.omi_bridge import open_bridges, parse_seconds, start_bridge
 from inference_store.proxy.protocols import Reading
 from tests.exchanges import exchange
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange, read_by
@@ -110,11 +103,9 @@ async def served(omi: Omi) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def open_bridge(omi: Omi) -> AsyncIterator[Bridge]:
-    async with served(omi) as target, grpc.aio.insecure_channel(target) as channel:
-        await channel.channel_ready()  # a probe has nothing to wait for
-        async with start_bridge(Container(channel)) as bridge:
-            yield bridge
+async def open_bridge(omi: Omi) -> AsyncIterator[UpstreamEntry]:
+    async with served(omi) as target, start_bridge(UpstreamEntry(name="omi", omi=target)) as bridge:
+        yield bridge
 
 
 def _make_method(omi: Omi, name: str) -> Any:
@@ -133,18 +124,18 @@ def make_request(*texts: Any, name: str = "input.txt", **parameters: Any) -> dic
     return {"id": "7", "inputs": [tensor], "parameters": parameters}
 
 
-async def post(bridge: Bridge, body: Any) -> tuple[int, Any]:
-    async with ClientSession() as client, client.post(bridge.url + INFER, json=body) as answer:
+async def post(bridge: UpstreamEntry, body: Any) -> tuple[int, Any]:
+    async with ClientSession() as client, client.post(f"{bridge.url}{INFER}", json=body) as answer:
         return answer.status, await answer.json()
 
 
-async def get(bridge: Bridge, path: str) -> tuple[int, Any]:
-    async with ClientSession() as client, client.get(bridge.url + path) as answer:
+async def get(bridge: UpstreamEntry, path: str) -> tuple[int, Any]:
+    async with ClientSession() as client, client.get(f"{bridge.url}{path}") as answer:
         return answer.status, await answer.json()
 
 
-async def call(bridge: Bridge, name: str, /, **fields: Any) -> Any:
-    async with grpc.aio.insecure_channel(bridge.target) as channel:
+async def call(bridge: UpstreamEntry, name: str, /, **fields: Any) -> Any:
+    async with grpc.aio.insecure_channel(str(bridge.grpc)) as channel:
         ask = channel.unary_unary(
             f"/inference.GRPCInferenceService/{name}",
             request_serializer=message(f"inference.{name}Request").SerializeToString,
@@ -160,7 +151,9 @@ async def test_files_are_tensors_both_ways() -> None:
         status, answer = await post(bridge, make_request("abc", "é", "c", name="args"))
         _, explained = await post(bridge, make_request("a", explain=True))
         packed = gzip.compress(orjson.dumps(make_request("abc")))
-        sent = client.post(bridge.url + INFER, data=packed, headers={"Content-Encoding": "gzip"})
+        sent = client.post(
+            f"{bridge.url}{INFER}", data=packed, headers={"Content-Encoding": "gzip"}
+        )
         async with sent as unpacked:
             assert (await unpacked.json())["outputs"][0]["data"] == ['{"size":3}']
     assert status == 200
@@ -218,12 +211,12 @@ async def test_files_that_are_no_text_are_base64_or_binary() -> None:
     async with open_bridge(omi) as bridge, ClientSession() as client:
         await post(bridge, make_request(b64encode(raw).decode(), name="image.png"))
         body = head + b"\x03\x00\x00\x00\xff\xd8\xff"
-        async with client.post(bridge.url + INFER, data=body, headers=length) as answer:
+        async with client.post(f"{bridge.url}{INFER}", data=body, headers=length) as answer:
             assert answer.status == 200
         # and so are its answers; heads may be as large as the proxy's
         body_of_two = make_request(*(b64encode(text).decode() for text in (b"binary", b"abc")))
         long = {"X-Long": "x" * 500_000}
-        async with client.post(bridge.url + INFER, json=body_of_two, headers=long) as answer:
+        async with client.post(f"{bridge.url}{INFER}", json=body_of_two, headers=long) as answer:
             (output,) = (await answer.json())["outputs"]
     sent = [run.inputs[0].input["image.png"] for run in omi.runs[:2]]
     assert sent == [raw, b"\xff\xd8\xff"]
@@ -259,10 +252,7 @@ async def test_a_run_has_the_timeout_of_its_container() -> None:
 
 
 async def test_reports_an_unavailable_container_as_not_ready() -> None:
-    async with (
-        grpc.aio.insecure_channel("127.0.0.1:1") as channel,
-        start_bridge(Container(channel)) as bridge,
-    ):
+    async with start_bridge(UpstreamEntry(name="omi", omi="127.0.0.1:1")) as bridge:
         assert (await post(bridge, make_request("a")))[0] == 503
         assert await get(bridge, "/v2/health/ready") == (503, {"ready": False})
         assert (await call(bridge, "ServerLive")).live
@@ -335,9 +325,15 @@ def test_durations_as_containers_write_them() -> None:
         assert parse_seconds(text) == seconds
 
 
-def test_an_empty_status_is_a_model_of_one_item_at_a_time() -> None:
-    about = read_status(message("StatusResponse")())
-    assert (about.batch_size, about.run_seconds, list(about.inputs)) == (1, None, [])
+async def test_an_empty_status_is_a_model_of_one_item_at_a_time() -> None:
+    omi = Omi(batch_size=0, run="", inputs=())
+    async with open_bridge(omi) as bridge:
+        assert (await post(bridge, make_request("a", "b", name="any.txt")))[0] == 200
+    assert [dict(item.input) for run in omi.runs for item in run.inputs] == [
+        {"any.txt": b"a"},
+        {"any.txt": b"b"},
+    ]
+    assert len(omi.runs) == 2
 
 
 # A proxy before a bridge reads its answers as those of a model server.
