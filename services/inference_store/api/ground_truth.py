@@ -43,11 +43,11 @@ from inference_store.truth.awaiting import drop_all, drop_of_data
 from inference_store.truth.documents import MOST_ITEMS, MOST_SOURCE, MOST_TEXT, SOURCE, TruthSet
 from inference_store.truth.intake import ROWS, Find, Intake, Outcome
 from inference_store.truth.rows import FIELDS, FORMATS, METADATA, make_item, read_rows
-from inference_store.truth.sets import TruthWriter, delete_truth, put_truth
+from inference_store.truth.sets import TruthWriter, delete_truth, make_tag, put_truth
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .dependencies import IfMatch, LookingUp
+from .dependencies import IfMatchTag, LookingUp
 from .http import INFERENCE, OF_MODEL, InferenceId, ModelId
 from .inference_models import ShownTruth
 from .routing import BINARY, Router
@@ -126,7 +126,7 @@ async def put_ground_truth(
     model_id: ModelId,
     inference_id: InferenceId,
     body: TruthBody,
-    if_match: IfMatch,
+    if_match: IfMatchTag,
     access: Asking,
 ) -> Answer[ShownTruth]:
     """Say what is true of an inference; it replaces what the same source said before. The same
@@ -141,25 +141,25 @@ async def put_ground_truth(
 
     writer = TruthWriter(access.engine, access.blobs)
     by = access.who.actor
-    await put_truth(writer, registration, uid, one, by=by, revision=if_match, note=note)
+    await put_truth(writer, registration, uid, one, by=by, tag=if_match, note=note)
     async with access.engine.connect() as connection:
         sets = await _read(connection, registration.model, uid)
     mine = [stored for stored in sets if stored.source == one.source]
     if not mine:
         raise NotFound("The ground truth has just been deleted.")
-    return Answer(mine[0], revision=mine[0].revision)
+    return Answer(mine[0], revision=make_tag(mine[0].revision, mine[0].at))
 
 
 @router.add(f"GET {_TRUTH}", Right.READ, "Read ground truth")
 async def get_ground_truth(
     model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
 ) -> Answer[TruthSets]:
-    """The ground truth of the newest inference of that id. The ETag is the revision of the set, if
-    there is one alone."""
+    """The ground truth of the newest inference of that id. The ETag is that of the set, if there
+    is one alone: its `revision`, `@` and its `at`."""
     registration, uids = await access.find_inferences(connection, model_id, inference_id)
     sets = await _read(connection, registration.model, uids[0])
-    revision = sets[0].revision if len(sets) == 1 else None
-    return Answer(TruthSets(uid=uids[0], sets=sets), revision=revision)
+    tag = make_tag(sets[0].revision, sets[0].at) if len(sets) == 1 else None
+    return Answer(TruthSets(uid=uids[0], sets=sets), revision=tag)
 
 
 @router.add(
@@ -168,7 +168,7 @@ async def get_ground_truth(
 async def delete_ground_truth(
     model_id: ModelId,
     inference_id: InferenceId,
-    if_match: IfMatch,
+    if_match: IfMatchTag,
     access: Asking,
     source: _OneSource = SOURCE,
 ) -> Response:
@@ -176,7 +176,7 @@ async def delete_ground_truth(
     name one by `uid:`."""
     registration, uid = await _find(access, model_id, inference_id)
     async with access.engine.begin() as connection:
-        await delete_truth(connection, registration.model, uid, source, revision=if_match)
+        await delete_truth(connection, registration.model, uid, source, tag=if_match)
         # it would be joined again
         await drop_of_data(connection, registration.model, [uid], source)
         noted = {"source": source, "revision": None}
