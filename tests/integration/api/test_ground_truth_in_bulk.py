@@ -303,6 +303,14 @@ async def test_what_waits_goes_with_what_an_erasure_names(api: Api, minio_server
     assert await count(api, awaiting_truth, blob_reference) == [1, 1]
     erasures = (await api.read("/v1/erasures"))["items"]
     assert {one["state"] for one in erasures} == {"certified"}
+    # a DELETE by id is the same erasure
+    assert (await load_rows(api, {"inference_id": "b", "text": "planted-0"}))["awaiting"] == 1
+    await api.store(NewInference("b", at(1)))
+    assert (await api.delete(f"{_M}/inferences/b")).status_code == 202
+    await api.run_retention()
+    assert list_planted() == [0, 0, 1, 0, 0, 0]
+    assert await count(api, awaiting_truth, blob_reference) == [1, 1]
+    assert (await api.read("/v1/erasures"))["items"][0]["asked"] == {"ids": 1}
 
 
 _CSV = """\ufeffimage,class,xmin,ymin,xmax,ymax,text,value,note
