@@ -11,7 +11,7 @@ from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger_entries import KINDS
 from inference_store.erasure.runs import FAILURES
 from inference_store.inference.events import CAPTURE_PROBLEMS, DEAD_LETTER_REASONS
-from inference_store.inference.field_docs import field_docs
+from inference_store.inference.field_docs import NUMBER_LIMITS, field_docs
 from inference_store.inference.producer_reports import DROP_REASONS
 from inference_store.inference.task_types import TASK_TYPES
 from inference_store.operations.doctor import CHECKS
@@ -21,6 +21,8 @@ from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
 from inference_store.query.cql2.operations import ARGUMENTS, OPERATIONS
 from inference_store.query.properties import OPERATORS
+from inference_store.truth.documents import MOST_ITEMS, MOST_LABEL, MOST_SOURCE, MOST_TEXT
+from inference_store.truth.rows import MOST_ADDRESS, MOST_ROW
 
 from .client_reference import list_client
 
@@ -160,6 +162,18 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "capture": _pairs(_REASON, CAPTURE_PROBLEMS.items()),
     "drops": _pairs(_REASON, DROP_REASONS.items()),
     "failures": _pairs(_REASON, FAILURES.items()),
+    "truth limits": _pairs(
+        ("field", "limit"),
+        [
+            ("source", f"1 to {MOST_SOURCE} characters"),
+            ("items", f"{MOST_ITEMS:,} of a set"),
+            ("label", f"{MOST_LABEL:,} characters"),
+            ("text", f"{MOST_TEXT:,} characters"),
+            ("value", NUMBER_LIMITS),
+            ("metadata.KEY", f"{MOST_ADDRESS:,} bytes, key and value together"),
+            ("any", f"{MOST_ROW:,} bytes in a line of NDJSON, a value of CSV, or a message"),
+        ],
+    ),
     "ledger": _pairs(("kind", "what it says"), [(k.name, k.sentence) for k in KINDS]),
     "task types": _pairs(
         ("name", "what an element of `data` looks like"),

@@ -7,7 +7,7 @@ import { Loaded, toProblem } from "./answers.svelte.ts";
 import type { Problem } from "./api.ts";
 import { findSize, type Size } from "./shapes.ts";
 import { findTask, type Task } from "./tasks.ts";
-import { accept, type Box, isSameBox, listBoxes, makeItem, type Predicted, askTruth, saveTruth, SOURCE, type Truth, type TruthItem } from "./truth.ts";
+import { accept, type Box, isSameBox, listBoxes, makeItem, type Predicted, askTruth, saveTruth, SOURCE, type Truth, type TruthItem, writeTag } from "./truth.ts";
 import type { Inference, Model } from "./types.ts";
 
 type Items = TruthItem[] | null;
@@ -17,7 +17,7 @@ interface Decided {
   inference: Inference;
   items: Items;
   /** Of what it replaces; null: whatever that is. */
-  revision: number | null;
+  tag: string | null;
   /** What it has, if that is known. */
   saved: Truth | null;
   isSaving: boolean;
@@ -120,7 +120,7 @@ class Labelling {
   /** Sends again what was not saved. `isForced`: over what somebody else has said meanwhile. */
   retry(isForced = false): void {
     for (const each of this.failed) {
-      this.#change(each, { problem: null, ...(isForced && { revision: null }) });
+      this.#change(each, { problem: null, ...(isForced && { tag: null }) });
       void this.#save(each.inference.uid);
     }
   }
@@ -197,7 +197,7 @@ class Labelling {
     const before = this.#decided.get(inference.uid);
     const saved = before?.saved ?? (isHere ? this.own : null);
     const had = before ? before.items !== null : saved !== null;
-    const decided = before ?? { inference, saved, revision: saved?.revision ?? 0, isSaving: false };
+    const decided = before ?? { inference, saved, tag: writeTag(saved), isSaving: false };
     this.added += Number(items !== null) - Number(had);
     const kept = [...this.#decided].filter(([, each], place, { length }) => length - place < MOST_UNDONE || each.isSaving || each.problem);
     this.#decided = new Map([...kept, [inference.uid, { ...decided, items, problem: null }]]);
@@ -215,8 +215,8 @@ class Labelling {
     if (!sent || sent.isSaving) return;
     this.#change(sent, { isSaving: true });
     try {
-      const saved = sent.items || sent.saved ? await saveTruth(sent.inference, sent.items, sent.revision) : null;
-      this.#change(sent, { saved, revision: saved?.revision ?? 0, isSaving: false });
+      const saved = sent.items || sent.saved ? await saveTruth(sent.inference, sent.items, sent.tag) : null;
+      this.#change(sent, { saved, tag: writeTag(saved), isSaving: false });
     } catch (fault) {
       const problem = toProblem(fault);
       this.#change(sent, { problem, isSaving: false });

@@ -32,14 +32,18 @@ export async function askTruth(inference: Inference, signal: AbortSignal): Promi
   return (await get<{ sets: Truth[] }>(inferencePath(inference), signal)).sets;
 }
 
-/** Replaces what a person has said; `items` null: takes it away. `revision`: of what is replaced, 0 of nothing; null: whatever that is. */
-export async function saveTruth(inference: Inference, items: TruthItem[] | null, revision: number | null): Promise<Truth | null> {
-  const known = revision === null ? null : `"${revision}"`;
+/** The ETag of a set, or of none. */
+export function writeTag(set: Truth | null): string {
+  return set ? `"${set.revision}@${set.at}"` : '"0"';
+}
+
+/** Replaces what a person has said; `items` null: takes it away. `tag`: of what is replaced; null: whatever that is. */
+export async function saveTruth(inference: Inference, items: TruthItem[] | null, tag: string | null): Promise<Truth | null> {
   if (!items) {
-    await change<null>("DELETE", inferencePath(inference), undefined, known);
+    await change<null>("DELETE", inferencePath(inference), undefined, tag);
     return null;
   }
-  return (await change<Truth>("PUT", inferencePath(inference), { source: SOURCE, complete: true, items }, known)).data;
+  return (await change<Truth>("PUT", inferencePath(inference), { source: SOURCE, complete: true, items }, tag)).data;
 }
 
 /** The predictions as truth: boxes whose scores are shown, else the best. Null: there is nothing to be right. */

@@ -84,7 +84,7 @@ class Answer(Response, Generic[Content_co]):
         status_code: int = 200,
         headers: Mapping[str, str] | None = None,
         *,
-        revision: int | None = None,
+        revision: int | str | None = None,
         location: str | None = None,
     ) -> None:
         """`revision`: for the If-Match of a change; `location`: where to find what was made."""

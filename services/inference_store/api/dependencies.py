@@ -247,18 +247,24 @@ def _depend(open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection
     return Depends(opened)
 
 
-async def _read_if_match(
+async def _read_tag(
     if_match: Annotated[
         str | None,
         Header(
-            description='The revision that it must have, such as `"3"`; `"0"` if it must be new.',
+            description='The ETag that it must have, such as `"3"`; `"0"` if it must be new.',
             examples=['"3"'],
         ),
     ] = None,
-) -> int | None:
-    if if_match is None or if_match.strip() == "*":
+) -> str | None:
+    return None if if_match is None or if_match.strip() == "*" else if_match.strip().strip('"')
+
+
+IfMatchTag: TypeAlias = Annotated[str | None, Depends(_read_tag)]
+
+
+async def _read_if_match(number: IfMatchTag) -> int | None:
+    if number is None:
         return None
-    number = if_match.strip().strip('"')
     if not (number.isascii() and number.isdigit() and len(number) <= 9):
         raise Invalid.of("header.if-match", 'it must be a revision, such as "3"')
     return int(number)

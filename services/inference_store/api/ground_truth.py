@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import IO, Annotated, Any, Final, Literal, Self, get_args
 from uuid import UUID
@@ -34,31 +35,20 @@ from inference_store.inference.field_docs import (
     Text,
     WrongField,
 )
+from inference_store.inference.json_text import exact_json
 from inference_store.inference.nearest import describe_nearest, nearest
 from inference_store.query import lookup
 from inference_store.query.read import GROUND_TRUTH, read
 from inference_store.truth.awaiting import drop_all, drop_of_data
-from inference_store.truth.documents import (
-    MOST_ITEMS,
-    MOST_SOURCE,
-    MOST_TEXT,
-    SOURCE,
-    TruthSet,
-)
-from inference_store.truth.intake import Find, Intake, Outcome, batch_rows
-from inference_store.truth.rows import (
-    FIELDS,
-    FORMATS,
-    METADATA,
-    make_item,
-    read_rows,
-)
-from inference_store.truth.sets import TruthWriter, delete_truth, put_truth
+from inference_store.truth.documents import MOST_ITEMS, MOST_SOURCE, MOST_TEXT, SOURCE, TruthSet
+from inference_store.truth.intake import ROWS, Find, Intake, Outcome
+from inference_store.truth.rows import FIELDS, FORMATS, METADATA, make_item, read_rows
+from inference_store.truth.sets import TruthWriter, delete_truth, make_tag, put_truth
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .dependencies import IfMatch, LookingUp
-from .http import INFERENCE, OF_MODEL, InferenceId, ModelId, exact_json
+from .dependencies import IfMatchTag, LookingUp
+from .http import INFERENCE, OF_MODEL, InferenceId, ModelId
 from .inference_models import ShownTruth
 from .routing import BINARY, Router
 
@@ -136,7 +126,7 @@ async def put_ground_truth(
     model_id: ModelId,
     inference_id: InferenceId,
     body: TruthBody,
-    if_match: IfMatch,
+    if_match: IfMatchTag,
     access: Asking,
 ) -> Answer[ShownTruth]:
     """Say what is true of an inference; it replaces what the same source said before. The same
@@ -151,25 +141,25 @@ async def put_ground_truth(
 
     writer = TruthWriter(access.engine, access.blobs)
     by = access.who.actor
-    await put_truth(writer, registration, uid, one, by=by, revision=if_match, note=note)
+    await put_truth(writer, registration, uid, one, by=by, tag=if_match, note=note)
     async with access.engine.connect() as connection:
         sets = await _read(connection, registration.model, uid)
     mine = [stored for stored in sets if stored.source == one.source]
     if not mine:
         raise NotFound("The ground truth has just been deleted.")
-    return Answer(mine[0], revision=mine[0].revision)
+    return Answer(mine[0], revision=make_tag(mine[0].revision, mine[0].at))
 
 
 @router.add(f"GET {_TRUTH}", Right.READ, "Read ground truth")
 async def get_ground_truth(
     model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
 ) -> Answer[TruthSets]:
-    """The ground truth of the newest inference of that id. The ETag is the revision of the set, if
-    there is one alone."""
+    """The ground truth of the newest inference of that id. The ETag is that of the set, if there
+    is one alone: its `revision`, `@` and its `at`."""
     registration, uids = await access.find_inferences(connection, model_id, inference_id)
     sets = await _read(connection, registration.model, uids[0])
-    revision = sets[0].revision if len(sets) == 1 else None
-    return Answer(TruthSets(uid=uids[0], sets=sets), revision=revision)
+    tag = make_tag(sets[0].revision, sets[0].at) if len(sets) == 1 else None
+    return Answer(TruthSets(uid=uids[0], sets=sets), revision=tag)
 
 
 @router.add(
@@ -178,7 +168,7 @@ async def get_ground_truth(
 async def delete_ground_truth(
     model_id: ModelId,
     inference_id: InferenceId,
-    if_match: IfMatch,
+    if_match: IfMatchTag,
     access: Asking,
     source: _OneSource = SOURCE,
 ) -> Response:
@@ -186,7 +176,7 @@ async def delete_ground_truth(
     name one by `uid:`."""
     registration, uid = await _find(access, model_id, inference_id)
     async with access.engine.begin() as connection:
-        await delete_truth(connection, registration.model, uid, source, revision=if_match)
+        await delete_truth(connection, registration.model, uid, source, tag=if_match)
         # it would be joined again
         await drop_of_data(connection, registration.model, [uid], source)
         noted = {"source": source, "revision": None}
@@ -326,11 +316,11 @@ async def _load(
     async with access.app.admission.admit(access.admission_name):
         with SpooledTemporaryFile(_MEMORY_BYTES) as file:
             await _receive(access, file)
-            batches = batch_rows(read_rows(file, kind, names, model_id))
-            while some := await asyncio.to_thread(next, batches, None):
+            rows = read_rows(file, kind, names, model_id)
+            while some := await asyncio.to_thread(lambda: list(islice(rows, ROWS))):
                 await intake.take(some)
     counts = {name: intake.outcomes[name] for name in get_args(Outcome)}
-    problems = [RefusedRow(**problem._asdict()) for problem in intake.problems]
+    problems = [RefusedRow.show(each, line=each.row.line) for each in intake.problems]
     changes = {"changed": intake.changed, "unchanged": intake.unchanged}
     return Answer(TruthLoad(**counts, **changes, problems=problems))
 
@@ -370,12 +360,15 @@ async def _receive(access: Access, file: IO[bytes]) -> None:
 
 
 def _read_columns(columns: list[str]) -> dict[str, str]:
-    names = {}
+    names: dict[str, str] = {}
     for column in columns:
         ours, _, theirs = column.partition("=")
         if not ours or not theirs:
             message = f"{column!r} is not OURS=THEIRS: write `label=class` if your column of labels"
             raise Invalid.of("query.columns", f"{message} is called `class`")
+        if ours in names or theirs in names.values():
+            message = f"{column!r} names again what another one names: give each name once"
+            raise Invalid.of("query.columns", message)
         names[ours] = theirs
         if ours not in FIELDS and not ours.startswith(METADATA):
             near = nearest(ours, FIELDS)

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache, partial
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_to_bytes
@@ -25,7 +24,7 @@ from starlette.types import Message, Send
 
 from inference_store.export.formats import FORMATS
 from inference_store.inference.errors import NotJson, RangeNotSatisfiable, TooLarge
-from inference_store.inference.json_text import read_object
+from inference_store.inference.json_text import exact_json
 from inference_store.inference.layout import check_id
 
 JSON: Final = "application/json"
@@ -175,7 +174,6 @@ MOST_ITEMS: Final = 20_000
 """Commas and opening brackets of a body: no more are parsed, whatever the body would be refused for
 then."""
 _SMALL_BODY = 64 * 1024
-_SMALL_DIGITS = 18
 _JSON_TYPE: Final = re.compile(r"\s*application/([^/;]*\+)?json\s*(;.*)?", re.ASCII | re.IGNORECASE)
 
 
@@ -211,33 +209,6 @@ class ExactRequest(Request):
             return exact_json(body) if body else PydanticUndefined
         except json.JSONDecodeError as exc:
             raise NotJson(f"The body is not JSON, at character {exc.pos}: {exc.msg}.") from None
-        except InvalidOperation:
-            raise NotJson("The body cannot be read: There was an error parsing the body.") from None
-
-
-def exact_json(body: bytes) -> Any:
-    """Parse a JSON text. Raises json.JSONDecodeError, whatever is wrong with it."""
-    try:
-        return json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=read_object,
-            parse_float=Decimal,
-            parse_int=_parse_integer,
-            parse_constant=_refuse_constant,
-        )
-    except UnicodeDecodeError as exc:
-        raise json.JSONDecodeError("it is not UTF-8", "", exc.start) from None
-    except RecursionError:
-        raise json.JSONDecodeError("it is nested too deeply", "", 0) from None
-
-
-def _parse_integer(digits: str) -> int | Decimal:
-    # Python's int() refuses very many digits, and is slow before that.
-    return int(digits) if len(digits) <= _SMALL_DIGITS else Decimal(digits)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise json.JSONDecodeError(f"{name} is not JSON", "", 0)
 
 
 _LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is

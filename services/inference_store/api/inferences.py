@@ -15,6 +15,7 @@ from inference_store.access.rights import Right
 from inference_store.erasure.batches import describe_batch
 from inference_store.erasure.ledger_entries import Body
 from inference_store.erasure.progress import NewErasure, find_erasure
+from inference_store.erasure.requests import describe_ids
 from inference_store.index.registrations import Registration
 from inference_store.inference.content_types import response_type_of
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
@@ -132,7 +133,9 @@ async def erase_inference(
             )
         noted = {"inference_id": inference_id, "erasure": str(new_erasure.id)}
         await access.note(connection, Action.INFERENCE_ERASED, registration, uids, **noted)
-        return await describe_batch(connection, new_erasure, model, uids)
+        # what waits for this id, or names it, goes as with a request by ids
+        asked = {"asked": describe_ids([inference_id])}
+        return await describe_batch(connection, new_erasure, model, uids) | asked
 
     await access.ledger.write("erasure_batch", build_body, actor=access.who)
     async with access.engine.connect() as connection:

@@ -101,6 +101,8 @@ class ReplayCounts(Shown):
     """`not_kept`, `input_gone`, `too_large`, `unreadable`, `protocol` or `version`."""
     gone: int
     """Erased since they were listed."""
+    cancelled: int
+    """Listed or sent, and not compared, because the replay ended before."""
 
 
 class ReplaySummary(Shown):
@@ -112,6 +114,8 @@ class ReplaySummary(Shown):
     """With another top label."""
     outcomes: int
     """That succeed on one side alone."""
+    versions: int
+    """Answered by another version than the one that was asked for, as the answer says."""
     boxes_matched: int
     boxes_lost: int
     """Boxes that only the original has."""
@@ -165,8 +169,8 @@ class ShownReplayItem(ReplayItem, Shown):
     """0: they agree. 2 if one of them failed, 1 for another top label, and up to 1 each for the
     share of boxes, values and texts that only one has."""
     difference: dict[str, Any] | None
-    """`ok`, `label`, `score`, `latency_ms` and `tokens` have `before` and `after`; `boxes` counts
-    those `matched`, `lost` and `new`; `values` and `texts` those `compared` and `different`."""
+    """`ok`, `label`, `score`, `version`, `latency_ms`, `tokens` have `before` and `after`; `boxes`
+    counts those `matched`, `lost` and `new`; `values`, `texts` those `compared` and `different`."""
 
 
 class DifferenceParameters(PageParameters):
@@ -362,6 +366,10 @@ async def _show(
         to = ReplayTarget(model=names.get(plan.to_model, "removed"), version=plan.version)
         there = sum(counts[state] for state in STATES if state != "erased")
         counts |= {"waiting": counts["waiting"] + counts["sending"], "gone": job.members - there}
+        counts["cancelled"] = 0
+        if job.state not in (*UNFINISHED, "cancelling"):
+            left = counts["listed"] + counts["waiting"]
+            counts |= {"listed": 0, "waiting": 0, "cancelled": left}
         about = asked | {
             "state": {"writing": "sending"}.get(job.state, job.state),
             "model_id": registration.model_id,

@@ -180,6 +180,8 @@ async def _ensure_erasure(
         "requested_by": batch["requested_by"] or (actor if is_requested else None),
         "state": "pending" if is_requested else "marking",
     }
+    if "asked" in batch:
+        values["asked"] = batch["asked"]
     await connection.execute(insert(erasure).values(values).on_conflict_do_nothing())
     here = erasure.c
     for rule in batch.get("decided_by", ()):

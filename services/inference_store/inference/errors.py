@@ -157,7 +157,7 @@ class PreconditionFailed(StoreError, status=412, title="It has changed since you
     names which: read again, then retry."""
 
 
-def require_revision(what: str, present: int, expected: int | None) -> None:
+def require_revision(what: str, present: int | str, expected: int | str | None) -> None:
     """Raise PreconditionFailed if `expected`, the revision of If-Match, is not the present one."""
     if expected not in (None, present):
         detail = f"{what} has revision {present}, not {expected}: read it again, and send its ETag."

@@ -97,6 +97,8 @@ def _docs_in(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, 
 # Bodies of requests, and kinds of their fields. Nothing is guessed: `"5"` is no number.
 
 _MOST_FIELDS = 100
+MOST_DIGITS, MOST_EXPONENT = 1_000, 400
+NUMBER_LIMITS: Final = f"at most {MOST_DIGITS:,} digits, and an exponent of at most {MOST_EXPONENT}"
 
 
 class WrongField(ValueError):
@@ -146,10 +148,10 @@ def exact(value: Any) -> Any:
     number = value if isinstance(value, Decimal) else Decimal(str(value))
     if (
         not number.is_finite()
-        or abs(number.adjusted()) > 400
-        or len(number.as_tuple().digits) > 1000
+        or abs(number.adjusted()) > MOST_EXPONENT
+        or len(number.as_tuple().digits) > MOST_DIGITS
     ):
-        raise ValueError("it must have at most 1,000 digits, and an exponent of at most 400")
+        raise ValueError(f"it must have {NUMBER_LIMITS}")
     return number
 
 

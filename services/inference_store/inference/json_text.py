@@ -1,7 +1,8 @@
 """Reads untrusted JSON: any bytes give a value or one named error.
 
 `read_json` is the fast way (orjson). It uses `read_exactly` if orjson refuses, which preserves what
-orjson cannot: every number as it was written, lone surrogates, NaN, repeated names.
+orjson cannot: every number as it was written, lone surrogates, NaN, repeated names. `exact_json`
+reads what people send us: strictly, with numbers to calculate with.
 """
 
 import json
@@ -9,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,6 +19,7 @@ import orjson
 
 Json: TypeAlias = Any  # dict | list | str | int | float | bool | None | Number
 
+_SMALL_DIGITS: Final = 18
 MAX_DEPTH: Final = 128
 """Nesting that is still read: far below what would exhaust Python's stack."""
 
@@ -174,6 +176,28 @@ def read_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return repeated
 
 
+def exact_json(text: bytes) -> Json:
+    """Return what strict JSON in UTF-8 says: a number with a point or many digits is a Decimal, and
+    repeated names are noticed. Raises json.JSONDecodeError, whatever is wrong with it."""
+    try:
+        return _STRICT.decode(text.decode("utf-8"))
+    except UnicodeDecodeError as exc:
+        raise json.JSONDecodeError("it is not UTF-8", "", exc.start) from None
+    except RecursionError:
+        raise json.JSONDecodeError("it is nested too deeply", "", 0) from None
+    except InvalidOperation:
+        raise json.JSONDecodeError("the exponent of a number is too large", "", 0) from None
+
+
+def _read_integer(digits: str) -> int | Decimal:
+    # Python's int() refuses very many digits, and is slow before that.
+    return int(digits) if len(digits) <= _SMALL_DIGITS else Decimal(digits)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is not JSON", "", 0)
+
+
 def _refuse_depth(text: str) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
@@ -202,6 +226,12 @@ _EXACT: Final = json.JSONDecoder(
     parse_int=_number,
     parse_constant=_number,
     strict=False,
+)
+_STRICT: Final = json.JSONDecoder(
+    object_pairs_hook=read_object,
+    parse_float=Decimal,
+    parse_int=_read_integer,
+    parse_constant=_refuse_constant,
 )
 
 

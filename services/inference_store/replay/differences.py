@@ -56,7 +56,7 @@ async def compare_some(engine: AsyncEngine, job: ExportJob, *, wait_seconds: flo
     changes: dict[UUID, dict[str, Any]] = {}
     for one in old:
         if (replay := by_uid.get(arrived[one.uid])) is not None:
-            difference = compare(one, replay, plan.tolerance)
+            difference = compare(one, replay, plan.tolerance, plan.version)
             changes[one.uid] = {
                 "state": "compared",
                 "to_model": plan.to_model,
@@ -91,9 +91,13 @@ async def _find_arrived(
     return arrived
 
 
-def compare(old: Inference, new: Inference, tolerance: float) -> dict[str, Any]:
-    """Return what two inferences say, and in what they differ; None: neither has any of it."""
+def compare(
+    old: Inference, new: Inference, tolerance: float, version: str | None = None
+) -> dict[str, Any]:
+    """Return what two inferences say, and in what they differ; None: neither has any of it.
+    `version`: that was asked for."""
     sides = (old, new)
+    versions = [one.row["model_version"] for one in sides]
     ok = [one.row["ok"] is not False for one in sides]
     predictions = [one.predictions or [] for one in sides]
     return {
@@ -103,6 +107,7 @@ def compare(old: Inference, new: Inference, tolerance: float) -> dict[str, Any]:
             "flipped": old.top_label != new.top_label,
         },
         "score": _before_after([one.row["top_score"] for one in sides]),
+        "version": {**_before_after(versions), "other": version not in (None, versions[1])},
         "boxes": _compare_boxes(*predictions),
         "values": _compare_values(predictions[0], predictions[1], tolerance),
         "texts": _compare_texts(*predictions),

@@ -235,6 +235,7 @@ async def count_items(
         func.count().filter(compared, _HERE.disagreement > 0).label("disagreeing"),
         func.count().filter(compared, of[("label", "flipped")].as_boolean()).label("flips"),
         func.count().filter(compared, of[("ok", "flipped")].as_boolean()).label("outcomes"),
+        func.count().filter(compared, of[("version", "other")].as_boolean()).label("versions"),
         *(
             func.coalesce(func.sum(of[path].as_integer()).filter(compared), 0).label(name)
             for name, path in _NUMBERS.items()

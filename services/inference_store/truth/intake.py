@@ -1,11 +1,10 @@
 """Takes ground truth in bulk: finds the inferences of rows, and writes their sets, many at once."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,7 +14,7 @@ from inference_store.inference.nearest import shortened
 
 from .awaiting import await_sets
 from .matching import find_matches
-from .rows import Address, Row, WrongRow
+from .rows import Address, Earlier, Row, WrongRow
 from .sets import Key, TruthWriter
 
 Outcome: TypeAlias = Literal["awaiting", "matched", "ambiguous", "erased", "refused"]
@@ -30,24 +29,20 @@ _MOST_PROBLEMS: Final = 100
 _TRIES: Final = 3
 
 
-def batch_rows(rows: Iterator[Row | WrongRow]) -> Iterator[list[Row | WrongRow]]:
-    """Yield rows by as many as are written together."""
-    while some := list(islice(rows, ROWS)):
-        yield some
+def _refuse_apart(one: "_Each", other: "_Each | None", line: int) -> set[int]:
+    """Refuse rows of an inference that name it in two ways: no part may pass for the whole. Return
+    their lines. `line`: of the first; `other`: of the same batch."""
+    why = "the same inference by another name, in rows that follow each other: use one name"
+    one[1].tell("refused", f"line {line} is of {why}")
+    if other is not None:
+        other[1].tell("refused", f"line {one[0].line} is of {why}")
+    return {row.line for row, _ in filter(None, (one, other))}
 
 
 def _describe_missing(model_id: str | None) -> str:
     if model_id is None:
         return "model_id: say of which model it is"
     return f"model_id: there is no model {shortened(model_id)}"
-
-
-class Problem(NamedTuple):
-    """A row that changed nothing."""
-
-    line: int
-    outcome: Outcome
-    why: str
 
 
 @dataclass(slots=True)
@@ -83,7 +78,8 @@ class Intake:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     changed: int = 0
     unchanged: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Taken] = field(default_factory=list)
+    earlier: Earlier = field(default_factory=Earlier)
 
     async def take(self, rows: Sequence[Row | WrongRow]) -> list[Taken]:
         """Take some rows, and return what became of each. Raises ObjectStoreUnavailable."""
@@ -105,7 +101,7 @@ class Intake:
                 each.tell("refused", each.row.why)
             self.outcomes[each.outcome] += 1
             if each.why and len(self.problems) < _MOST_PROBLEMS:
-                self.problems.append(Problem(each.row.line, each.outcome, each.why))
+                self.problems.append(each)
         return taken
 
     async def _take(self, registration: Registration, some: Sequence[_Each]) -> None:
@@ -114,6 +110,7 @@ class Intake:
             matches = await find_matches(connection, registration.model, addresses)
         wanted: dict[Key, _Each] = {}
         awaiting: dict[tuple[Address, str], _Each] = {}
+        apart: set[int] = set()
         for row, each in some:
             uids, is_of_data = matches.uids.get(row.address, set()), row.address.how == "data_hash"
             if self.keep and (is_of_data if uids else row.address not in matches.erased):
@@ -123,12 +120,19 @@ class Intake:
                 why = f"{len(uids)} inferences have it: name one by uid, as in {min(uids)}"
                 each.tell("ambiguous", why)
             elif uids:
-                wanted |= {(uid, row.set.source): (row, each) for uid in uids}
                 each.tell("matched")
+                for uid in uids:
+                    place = uid, row.set.source
+                    above = self.earlier.note((registration.model, place), row.line)
+                    if above is not None and not row.is_whole:
+                        apart |= _refuse_apart((row, each), wanted.get(place), above)
+                    wanted[place] = row, each
             elif row.address in matches.erased:
                 each.tell("erased", "its inference was erased, or is being erased")
             elif not self.keep:
                 each.tell("refused", "there is no such inference")
+        awaiting = {key: one for key, one in awaiting.items() if one[0].line not in apart}
+        wanted = {key: one for key, one in wanted.items() if one[0].line not in apart}
         keys = sorted(wanted, key=lambda key: key[0])
         for start in range(0, len(keys), ROWS):
             await self._write(registration, {key: wanted[key] for key in keys[start:][:ROWS]})

@@ -13,11 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure.pending_deletions import find_erased
 from inference_store.index import long_text
 from inference_store.index.key_registry import numbers
-from inference_store.index.tables import (
-    SIDE_TABLES,
-    inference,
-    inference_alias,
-)
+from inference_store.index.tables import SIDE_TABLES, inference, inference_alias
 from inference_store.inference.metadata import MetadataCaps
 from inference_store.inference.metadata.values import read_float, read_timestamp
 

@@ -6,7 +6,7 @@ changes nothing. So the ingester may write the set first, and account for the of
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -20,10 +20,8 @@ from inference_store.inference.layout import is_id
 from inference_store.objects import Blobs
 
 from .intake import Intake, Taken
-from .rows import Address, Row, WrongRow, parse_row, read_row
+from .rows import MOST_ROW, Address, Row, WrongRow, parse_row, read_row
 from .sets import TruthWriter
-
-_MOST_BYTES: Final = 1024 * 1024
 
 
 class Messages:
@@ -54,7 +52,7 @@ class Messages:
                 continue
             fields[number], row = read, read_row(number, read)
             at = min(record.time, datetime.now(UTC))
-            rows.append(row._replace(at=at) if isinstance(row, Row) else row)
+            rows.append(row._replace(at=at, is_whole=True) if isinstance(row, Row) else row)
         writer = TruthWriter(self._engine, self._blobs)
         try:
             taken = await Intake(writer, find, self._by, self._keep, _note_nothing).take(rows)
@@ -78,8 +76,8 @@ async def _note_nothing(*_: object) -> None:
 
 
 def _parse(record: Record) -> Mapping[str, Any] | Rejection:
-    if len(record.payload) > _MOST_BYTES:
-        return Rejection("message_too_large", f"it has more than {_MOST_BYTES:,} bytes")
+    if len(record.payload) > MOST_ROW:
+        return Rejection("message_too_large", f"it has more than {MOST_ROW:,} bytes")
     read = parse_row(record.payload)
     if isinstance(read, str):
         return Rejection("not_json", read)

@@ -9,6 +9,7 @@ an empty one.
 
 import csv
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,12 +20,10 @@ from math import isfinite
 from typing import IO, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-import orjson
-
 from inference_store.inference.errors import Invalid
 from inference_store.inference.events.event import data_hash_of
-from inference_store.inference.field_docs import exact
-from inference_store.inference.json_text import storable
+from inference_store.inference.field_docs import NUMBER_LIMITS, exact
+from inference_store.inference.json_text import RepeatedNames, exact_json, is_number, storable
 from inference_store.inference.layout import is_id
 from inference_store.inference.nearest import describe_nearest, nearest, shortened
 
@@ -53,8 +52,9 @@ _FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 _MOST_NAMED: Final = 8
 _WRONG: Final = "\0"
 """No column has this name: what is wrong with a row of which something is read."""
-_LINE_BYTES: Final = 1024 * 1024
-_MOST_ADDRESS: Final = 1_024
+MOST_ROW: Final = 1024 * 1024
+"""Bytes of a line of NDJSON, a value of CSV, or a message."""
+MOST_ADDRESS: Final = 1_024
 """Bytes of a key and its value: what waits is found by an index, whose entries have a bound."""
 _REMEMBERED: Final = 250_000
 """Sets back at least that rows of the same inference are looked for."""
@@ -73,13 +73,14 @@ _Of: TypeAlias = tuple[str | None, Address, str]
 
 class Row(NamedTuple):
     """What a row, or several together, say. `line`: of the first of them, from 1. `at`: when it was
-    said, if that is not now."""
+    said, if that is not now; `is_whole`: it replaces what the load has said before."""
 
     line: int
     address: Address
     set: TruthSet
     model_id: str | None = None
     at: datetime | None = None
+    is_whole: bool = False
 
     @property
     def of(self) -> _Of:
@@ -93,6 +94,23 @@ class WrongRow(NamedTuple):
     line: int
     why: str
     of: _Of | None = None
+    is_whole: bool = False
+
+
+class Earlier:
+    """Where each key of a load stood first, of some hundred thousand keys."""
+
+    def __init__(self) -> None:
+        self._recent, self._older = dict[int, int](), dict[int, int]()
+
+    def note(self, key: object, line: int) -> int | None:
+        """Note where a key stands, and return where it stood before; None: nowhere."""
+        mark = hash(key)
+        before = self._recent.get(mark, self._older.get(mark))
+        self._recent.setdefault(mark, line)
+        if len(self._recent) >= _REMEMBERED:
+            self._recent, self._older = {}, self._recent
+        return before
 
 
 def read_rows(
@@ -104,15 +122,15 @@ def read_rows(
     Raises Invalid for a file that is none of its kind."""
     together = _Together()
     nobody: WrongRow | None = None  # a wrong row that may be of the set before it, and of the next
-    for row, is_whole in _read_each(file, kind, columns, model_id):
+    for row in _read_each(file, kind, columns, model_id):
         if isinstance(row, WrongRow):
             yield row
         if row.of is None:
             together.wrong = nobody = row
             continue
-        if row.of != together.of or is_whole or together.is_whole:
+        if row.of != together.of or row.is_whole or together.is_whole:
             yield from together.end()
-            together.begin(row.of, is_whole, nobody)
+            together.begin(row, nobody)
         together.add(row)
         nobody = None
     yield from together.end()
@@ -126,11 +144,12 @@ class _Together:
     is_whole: bool = False
     row: Row | None = None
     wrong: WrongRow | None = None
-    recent: set[int] = field(default_factory=set)
-    older: set[int] = field(default_factory=set)
+    above: int | None = None
+    earlier: Earlier = field(default_factory=Earlier)
 
-    def begin(self, of: _Of, is_whole: bool, wrong: WrongRow | None) -> None:
-        self.of, self.is_whole, self.row, self.wrong = of, is_whole, None, wrong
+    def begin(self, first: Row | WrongRow, wrong: WrongRow | None) -> None:
+        self.of, self.is_whole, self.row, self.wrong = first.of, first.is_whole, None, wrong
+        self.above = self.earlier.note(first.of, first.line)
 
     def add(self, row: Row | WrongRow) -> None:
         if isinstance(row, WrongRow):
@@ -146,31 +165,26 @@ class _Together:
 
     def end(self) -> Iterator[Row | WrongRow]:
         """Yield the set, or why it is refused."""
-        mark = hash(self.of)
         if self.row is None:  # nothing, or only wrong rows
             pass
         elif self.wrong is not None and not self.is_whole:
             why = f"its set is refused with line {self.wrong.line}: {self.wrong.why}"
             yield WrongRow(self.row.line, why)
-        elif not self.is_whole and (mark in self.recent or mark in self.older):
-            why = "rows of its inference stand further up: sort the file, so that they are one set"
-            yield WrongRow(self.row.line, f"inference_id: {why}")
+        elif self.above is not None and not self.is_whole:
+            why = f"rows of its inference stand further up, from line {self.above} on"
+            yield WrongRow(self.row.line, f"inference_id: {why}: sort the file by inference")
         else:
             yield self.row
-        self.recent.add(mark)
-        if len(self.recent) >= _REMEMBERED:
-            self.recent, self.older = set(), self.recent
 
 
 def _read_each(
     file: IO[bytes], kind: str, columns: Mapping[str, str], model_id: str | None
-) -> Iterator[tuple[Row | WrongRow, bool]]:
-    """Yield each row, and whether it is a whole set."""
+) -> Iterator[Row | WrongRow]:
     read = {NDJSON: _read_ndjson, CSV: _read_csv, PARQUET: _read_parquet}[kind]
     names = {theirs: ours for ours, theirs in columns.items()}
     for line, raw in read(file, columns.values()):
         if isinstance(raw, str):
-            yield WrongRow(line, raw), False
+            yield WrongRow(line, raw)
             continue
         fields = {
             names.get(key, key): value
@@ -178,8 +192,7 @@ def _read_each(
             if value is not None and (key in names or key not in columns)
         }
         # a table may have columns for others
-        row = read_row(line, fields, model_id, may_have_others=kind != NDJSON)
-        yield row, "items" in fields
+        yield read_row(line, fields, model_id, may_have_others=kind != NDJSON)
 
 
 def read_row(
@@ -191,7 +204,7 @@ def read_row(
 ) -> Row | WrongRow:
     """Return the set that one row says. `model_id`: that of a row that names none;
     `may_have_others`: it may have fields that are not ours."""
-    of = owner = None
+    of, owner, is_whole = None, None, "items" in fields
     try:
         with suppress(ValueError):
             of = owner = _find_owner(fields, model_id)
@@ -202,9 +215,9 @@ def read_row(
         if not may_have_others:
             _refuse_unknown(fields)
         model_id, address, _ = owner or _find_owner(fields, model_id)
-        return Row(line, address, _read_set(fields), model_id)
+        return Row(line, address, _read_set(fields), model_id, is_whole=is_whole)
     except ValueError as wrong:
-        return WrongRow(line, str(wrong), of)
+        return WrongRow(line, str(wrong), of, is_whole)
 
 
 def _find_owner(fields: Mapping[str, Any], model_id: str | None) -> _Of:
@@ -274,36 +287,44 @@ def make_item(fields: Any) -> TruthItem:
     """Return an item. Raises ValueError, which names the field."""
     if not isinstance(fields, Mapping):
         raise ValueError("items: each is an object")
+    if isinstance(fields, RepeatedNames):
+        raise ValueError(_describe_repeated(fields))
     label, text, value = (fields.get(name) for name in ("label", "text", "value"))
-    if isinstance(label, int) and not isinstance(label, bool):
+    if isinstance(label, int | Decimal) and str(label).removeprefix("-").isdecimal():
         label = str(label)
     for name, most, given in (("label", MOST_LABEL, label), ("text", MOST_TEXT, text)):
         if given and not (isinstance(given, str) and len(given) <= most and storable(given)):
             raise ValueError(f"{name}: it is a text of at most {most:,} characters, without NUL")
-    if value in (None, ""):
-        value = None
-    else:
-        try:
-            value = exact(Decimal(value) if isinstance(value, str) else value)
-        except (ValueError, ArithmeticError):
-            raise ValueError("value: it is a finite number") from None
-    said: Any = (label or None, _read_box(fields), text or None, value)
+    number = None if value in (None, "") else _read_number("value", value)
+    said: Any = (label or None, _read_box(fields), text or None, number)
     item = TruthItem(*said)
     if item == TruthItem():
         raise ValueError("label: an item has a label, box, text or value")
     return item
 
 
+def _describe_repeated(fields: RepeatedNames) -> str:
+    return f"{shortened(fields.names[0])} is given more than once: give it once"
+
+
+def _read_number(name: str, given: Any) -> Decimal:
+    is_text = isinstance(given, str) and is_number(given.strip())
+    try:
+        number: Decimal = exact(Decimal(given) if is_text else given)
+    except (ValueError, ArithmeticError):
+        raise ValueError(f"{name}: it is a number with {NUMBER_LIMITS}") from None
+    return number
+
+
 def _read_box(fields: Mapping[str, Any]) -> Box | None:
-    corners = fields.get("box")
+    names, corners = ("box",) * 4, fields.get("box")
     if corners is None:
-        corners = [fields.get(name) for name in _CORNERS]
+        names, corners = _CORNERS, [fields.get(name) for name in _CORNERS]
         if all(corner in (None, "") for corner in corners):
             return None
-    try:
-        left, top, right, bottom = map(float, corners)
-    except (TypeError, ValueError):
-        raise ValueError("box: it is four numbers: xmin, ymin, xmax, ymax") from None
+    if not isinstance(corners, list) or len(corners) != len(names):
+        raise ValueError("box: it is four numbers: xmin, ymin, xmax, ymax")
+    left, top, right, bottom = map(float, map(_read_number, names, corners))
     if not all(map(isfinite, (left, top, right, bottom))):
         raise ValueError("box: its numbers must be finite")
     if left > right or top > bottom:
@@ -328,9 +349,9 @@ def _read_address(fields: Mapping[str, Any]) -> Address:
         name = how.removeprefix(METADATA)
         if not storable(name + text):
             raise ValueError(f"{METADATA}KEY: no metadata has NUL or a lone surrogate")
-        if len(f"{name}{text}".encode()) > _MOST_ADDRESS:
+        if len(f"{name}{text}".encode()) > MOST_ADDRESS:
             raise ValueError(
-                f"{METADATA}KEY: key and value have more than {_MOST_ADDRESS:,} bytes; name the"
+                f"{METADATA}KEY: key and value have more than {MOST_ADDRESS:,} bytes; name the"
                 " inference by inference_id or uid"
             )
         return Address("metadata", text, name)
@@ -352,7 +373,12 @@ def _read_address(fields: Mapping[str, Any]) -> Address:
 _Raw = Iterator[tuple[int, Mapping[str, Any] | str]]
 
 
-def _require_columns(wanted: Collection[str], there: Sequence[str]) -> None:
+def _check_columns(wanted: Collection[str], there: Sequence[str]) -> None:
+    """Raise Invalid if one that is read is missing, or there twice."""
+    for name, times in Counter(there).items():
+        if times > 1 and (name in wanted or not _list_unknown({name: None}, FIELDS)):
+            message = f"the file has {times} columns {shortened(name)}: name one of them otherwise"
+            raise Invalid.of("body", message)
     for name in wanted:
         if name not in there:
             near = nearest(name, there)
@@ -362,12 +388,12 @@ def _require_columns(wanted: Collection[str], there: Sequence[str]) -> None:
 
 def _read_ndjson(file: IO[bytes], _: Collection[str]) -> _Raw:
     line = 0
-    while text := file.readline(_LINE_BYTES + 1):
+    while text := file.readline(MOST_ROW + 1):
         line += 1
-        if len(text) > _LINE_BYTES:
+        if len(text) > MOST_ROW:
             while text and not text.endswith(b"\n"):
-                text = file.readline(_LINE_BYTES)
-            yield line, f"it has more than {_LINE_BYTES:,} bytes"
+                text = file.readline(MOST_ROW)
+            yield line, f"it has more than {MOST_ROW:,} bytes"
             continue
         if not text.strip():
             continue
@@ -377,14 +403,16 @@ def _read_ndjson(file: IO[bytes], _: Collection[str]) -> _Raw:
 def parse_row(text: bytes) -> dict[str, Any] | str:
     """Return the fields of a row in JSON, or what is wrong with it."""
     try:
-        row = orjson.loads(text)
-    except orjson.JSONDecodeError as wrong:
+        row = exact_json(text)
+    except ValueError as wrong:
         return f"it is not JSON: {wrong}"
+    if isinstance(row, RepeatedNames):
+        return row | {_WRONG: _describe_repeated(row)}
     return row if isinstance(row, dict) else "it is no JSON object"
 
 
 def _read_csv(file: IO[bytes], wanted: Collection[str]) -> _Raw:
-    csv.field_size_limit(_LINE_BYTES)
+    csv.field_size_limit(MOST_ROW)
     # a byte that is no UTF-8 costs its row alone: a lone surrogate is refused where it stands
     text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, strict=True)
@@ -403,17 +431,15 @@ def _read_csv(file: IO[bytes], wanted: Collection[str]) -> _Raw:
             head = values or []
             if not storable("".join(head)):
                 raise Invalid.of("body", "its header is no CSV in UTF-8")
-            _require_columns(wanted, head)
+            _check_columns(wanted, head)
         elif values is None:
             return
-        elif values and len(values) != len(head):
-            # its first values are as they should be: whose it is, they may say
-            pairs = zip(head, values, strict=False)
-            there = {name: value for name, value in pairs if value != ""}
-            yield line, there | {_WRONG: f"it has {len(values)} values for {len(head)} columns"}
         elif values:
-            pairs = zip(head, values, strict=True)
-            yield line, {name: value for name, value in pairs if value != ""}
+            # of too few or too many, the first are as they should be: whose it is, they may say
+            row = {name: value for name, value in zip(head, values, strict=False) if value != ""}
+            if len(values) != len(head):
+                row[_WRONG] = f"it has {len(values)} values for {len(head)} columns"
+            yield line, row
 
 
 def _read_parquet(file: IO[bytes], wanted: Collection[str]) -> _Raw:
@@ -423,9 +449,9 @@ def _read_parquet(file: IO[bytes], wanted: Collection[str]) -> _Raw:
 
         with ArrayStream(read_parquet(file)) as stream:
             names = [field.name for field in stream.schema.fields]
-            _require_columns(wanted, names)
+            _check_columns(wanted, names)
             for line, values in enumerate(stream.iter_tuples(), 1):
-                yield line, dict(zip(names, values, strict=True))
+                yield line, dict(zip(names, map(_decode, values), strict=True))
     except ImportError:
         message = "this service cannot read Parquet: install inference-store[parquet], or send CSV"
         raise Invalid.of("body", message) from None
@@ -433,5 +459,11 @@ def _read_parquet(file: IO[bytes], wanted: Collection[str]) -> _Raw:
         raise
     except BaseException as wrong:  # whatever a damaged file causes: a panic is no Exception
         if isinstance(wrong, Exception) or type(wrong).__name__ == "PanicException":
-            raise Invalid.of("body", f"it is no Parquet that can be read: {wrong}") from None
+            message = "it cannot be read as Parquet: write the file again, or send it as CSV"
+            raise Invalid.of("body", message) from None
         raise
+
+
+def _decode(value: Any) -> Any:
+    """Return binary as text; what is no UTF-8 is refused where it stands, as in CSV."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value

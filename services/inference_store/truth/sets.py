@@ -29,24 +29,24 @@ from inference_store.index import partitions, registrations
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import among
-from inference_store.index.tables import (
-    blob_reference,
-    erasing,
-    inference,
-    truth,
-    truth_set,
-)
+from inference_store.index.tables import blob_reference, erasing, inference, truth, truth_set
 from inference_store.index.writing import copy_rows
 from inference_store.inference.errors import Conflict, HeldByHold, NotFound, require_revision
 from inference_store.inference.events import received_at_of
 from inference_store.inference.tar import CONTENT_TYPE
 from inference_store.objects import Blobs
+from inference_store.platform.json_encoding import format_instant
 
 from .documents import TruthItem, TruthSet, encode_document, hash_content, lay_out
 
 Key: TypeAlias = tuple[UUID, str]
 """An inference of the model, and a source."""
 _TRIES: Final = 3
+
+
+def make_tag(revision: int, at: datetime) -> str:
+    """Return the ETag of a set, which no other one of the inference and source has; 0: of none."""
+    return f"{revision}@{format_instant(at)}" if revision else "0"
 
 
 class NewRow(NamedTuple):
@@ -102,12 +102,12 @@ class TruthWriter:
         wanted: Mapping[Key, TruthSet],
         *,
         by: str,
-        revision: int | None = None,
+        tag: str | None = None,
         said_at: Mapping[Key, datetime] = MappingProxyType({}),
     ) -> Written:
-        """Write the sets that differ from those stored. `revision`: that each must have, 0 if there
-        is none; `said_at`: when it was said, if that is not now; what is newer stays. Raises
-        PreconditionFailed, ObjectStoreUnavailable."""
+        """Write the sets that differ from those stored. `tag`: that each must have; `said_at`: when
+        it was said, if that is not now; what is newer stays. Raises PreconditionFailed,
+        ObjectStoreUnavailable."""
         written, model, now = Written(), registration.model, datetime.now(UTC)
         # Before the rows: no hold is placed between the check of holds here and the commit.
         await holds.block_placement(connection)
@@ -119,7 +119,7 @@ class TruthWriter:
         for key, one in kept.items():
             at = said_at.get(key, now)
             present, hash, before = stored.get(key, (0, None, at))
-            require_revision("The ground truth", present, revision)
+            require_revision("The ground truth", make_tag(present, before), tag)
             content = one.content
             if hash == (new_hash := hash_content(content)) or before > at:
                 written.unchanged.add(key)
@@ -241,7 +241,7 @@ async def put_truth(
     one: TruthSet,
     *,
     by: str,
-    revision: int | None,
+    tag: str | None,
     note: Any,
 ) -> None:
     """Write the set of one inference, and note it in the same transaction. Raises NotFound;
@@ -252,9 +252,7 @@ async def put_truth(
         async with writer.engine.begin() as connection:
             if not await writer.hold_names(connection, model, names):
                 continue
-            written = await writer.write(
-                connection, registration, {key: one}, by=by, revision=revision
-            )
+            written = await writer.write(connection, registration, {key: one}, by=by, tag=tag)
             if written.gone:
                 raise NotFound("The inference has just been deleted.")
             if key in written.held:
@@ -269,7 +267,7 @@ async def put_truth(
 
 
 async def delete_truth(
-    connection: AsyncConnection, model: int, uid: UUID, source: str, *, revision: int | None
+    connection: AsyncConnection, model: int, uid: UUID, source: str, *, tag: str | None
 ) -> None:
     """Delete the set of a source. Raises NotFound; PreconditionFailed."""
     await holds.block_placement(connection)
@@ -277,7 +275,8 @@ async def delete_truth(
     stored = {} if gone else await _find_stored(connection, model, {uid})
     if (uid, source) not in stored:
         raise NotFound(f"The inference has no ground truth of the source {source!r}.")
-    require_revision("The ground truth", stored[uid, source][0], revision)
+    revision, _, at = stored[uid, source]
+    require_revision("The ground truth", make_tag(revision, at), tag)
     change = partial(delete_rows, connection, model, [(uid, source)])
     if ended := await _find_ended(connection, model, [uid], change):
         raise refuse_held(ended[uid])

@@ -89,13 +89,22 @@ async def test_erases_event_whose_response_names_the_subject(api: Api) -> None:
     assert await list_parked(api) == {4}
 
 
-async def test_erases_letters_of_an_erased_inference(api: Api) -> None:
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_erases_letters_of_an_erased_inference(api: Api, method: str) -> None:
     """The event's uid decides, or the requested id if the event cannot be decoded."""
     await api.run_retention()
     again = make_event(0).replace(b'"late-0"', b'"i1"')
     await change_letter(api, 0, payload=again, inference_id="i1")
     await change_letter(api, 2, inference_id="i1")
-    assert (await erase(api, {"inference_ids": ["i1"]}))["state"] == "deleted"
+    body = {"inference_ids": ["i1"]}
+    if method == "DELETE":
+        requested = (await api.delete("/v1/models/model/inferences/i1")).json()
+        assert requested["asked"] == body
+        await api.run_retention()
+        erasure = await read_erasure(api, requested)
+    else:
+        erasure = await erase(api, body)
+    assert (erasure["state"], erasure["asked"]) == ("deleted", {"ids": 1})
     # letter 0 is of another inference of the same id: its uid differs from the erased one
     assert await read_letters(api) == {**ALL_OPEN, 2: _GONE}
     assert await list_parked(api) == {3, 4}

@@ -56,7 +56,10 @@ async def test_set_read_replaced_and_deleted(api: Api, minio_server: S3) -> None
         {"label": "person", "box": [1, 2, 11, 22], "text": "planted-4711", "value": 1.25},
         {"label": "lamp", "box": None, "text": None, "value": None},
     ]
-    assert first.headers["ETag"] == '"1"'
+    tag = first.headers["ETag"]
+    assert (tag, (await api.get(make_path("one"))).headers["ETag"]) == (
+        *(f'"1@{shown["at"]}"', tag),
+    )
     # the same again changes nothing, and puts nothing
     objects = count_with(minio_server, api.bucket, b"planted-4711")
     again = await put(api, "one", _BOX, {"label": "lamp"})
@@ -70,7 +73,7 @@ async def test_set_read_replaced_and_deleted(api: Api, minio_server: S3) -> None
     # replaced whole
     late = await put(api, "one", {"label": "car"}, headers={"If-Match": '"0"'})
     assert late.status_code == 412
-    replaced = await put(api, "one", {"label": "car"}, headers={"If-Match": '"1"'})
+    replaced = await put(api, "one", {"label": "car"}, headers={"If-Match": tag})
     assert (replaced.json()["revision"], len(replaced.json()["items"])) == (2, 1)
     assert await count(api, truth_set, truth, blob_reference) == [2, 1, 3]
     # the old bytes go
@@ -90,6 +93,16 @@ async def test_set_read_replaced_and_deleted(api: Api, minio_server: S3) -> None
     await api.run_retention()
     assert [one["source"] for one in (await api.read(make_path("one")))["sets"]] == ["inspector"]
     assert count_with(minio_server, api.bucket, b'"label":"car"') == 0
+    # an old ETag is not that of a set that begins anew
+    anew = await put(api, "one", _BOX, {"label": "lamp"}, headers={"If-Match": '"0"'})
+    assert (anew.status_code, anew.json()["revision"]) == (200, 1)
+    for late in (
+        await put(api, "one", headers={"If-Match": tag}),
+        await api.delete(make_path("one"), headers={"If-Match": tag}),
+    ):
+        assert late.status_code == 412
+    headers = {"If-Match": anew.headers["ETag"]}
+    assert (await api.delete(make_path("one"), headers=headers)).status_code == 204
     noted = await api.fetch(
         select(audit.c.detail).where(audit.c.action == "ground_truth_changed").order_by(audit.c.id)
     )
@@ -97,7 +110,7 @@ async def test_set_read_replaced_and_deleted(api: Api, minio_server: S3) -> None
         {"source": "human", "revision": 1},
         {"source": "inspector", "revision": 1},
         {"source": "human", "revision": 2},
-        {"source": "human", "revision": None},
+        *({"source": "human", "revision": revision} for revision in (None, 1, None)),
     ]
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import func, select, update
 from inference_store.erasure.log import new_key
 from inference_store.index.tables import awaiting_truth, blob_reference, truth, truth_set
 from inference_store.inference.events.event import Extras
+from inference_store.truth.intake import ROWS
 from tests.integration.retention.test_segments import count_with, read_versions
 from tests.integration.stored_inferences import NewInference, at
 from tests.servers.minio import S3
@@ -124,6 +125,35 @@ async def test_each_row_is_answered_by_name(api: Api, minio_server: S3) -> None:
     for _ in range(2):
         await api.run_retention()
     assert await count(api, awaiting_truth, truth_set, blob_reference) == [0, 6, 6]
+
+
+async def test_an_inference_has_one_name_in_a_load(api: Api) -> None:
+    """Rows that name it in two ways are all refused: none of them is the whole set."""
+    await store(api)
+    a, c = (NewInference(name, at(n)).uid for name, n in (("a", 0), ("c", 2)))
+    rows = (
+        {"inference_id": "a", "label": "car"},
+        {"uid": str(a), "label": "lamp"},
+        {"data_hash": _HASH, "label": "person"},
+        {"uid": str(c), "label": "car"},
+        {"metadata.frame": 7, "label": "car", "source": "file"},
+        {"inference_id": "other/a", "items": [], "source": "file"},
+        {"inference_id": "a", "items": [{"label": "bus"}], "source": "file"},
+    )
+    loaded = await load_rows(api, *rows)
+    problems = [(each["line"], each["why"].partition(" is of")[0]) for each in loaded["problems"]]
+    assert problems == [(1, "line 2"), (2, "line 1"), (3, "line 4"), (4, "line 3")]
+    assert (loaded["refused"], loaded["matched"], loaded["changed"]) == (4, 3, 1)
+    # a whole set replaces what stands above
+    assert await find(api, "truth(label = 'bus')") == await find(api, "has_truth") == "a"
+    assert await count(api, awaiting_truth) == [0]
+    # a load is one, however many rows are written together
+    apart = [{"inference_id": f"later-{n}", "label": "x"} for n in range(ROWS)]
+    loaded = await load_rows(api, rows[0], *apart, rows[1])
+    assert [(each["line"], each["outcome"]) for each in loaded["problems"]] == [
+        (ROWS + 2, "refused")
+    ]
+    assert await find(api, "truth(label = 'car')") == "a"
 
 
 async def test_one_load_is_for_several_models(api: Api) -> None:
@@ -273,6 +303,14 @@ async def test_what_waits_goes_with_what_an_erasure_names(api: Api, minio_server
     assert await count(api, awaiting_truth, blob_reference) == [1, 1]
     erasures = (await api.read("/v1/erasures"))["items"]
     assert {one["state"] for one in erasures} == {"certified"}
+    # a DELETE by id is the same erasure
+    assert (await load_rows(api, {"inference_id": "b", "text": "planted-0"}))["awaiting"] == 1
+    await api.store(NewInference("b", at(1)))
+    assert (await api.delete(f"{_M}/inferences/b")).status_code == 202
+    await api.run_retention()
+    assert list_planted() == [0, 0, 1, 0, 0, 0]
+    assert await count(api, awaiting_truth, blob_reference) == [1, 1]
+    assert (await api.read("/v1/erasures"))["items"][0]["asked"] == {"ids": 1}
 
 
 _CSV = """\ufeffimage,class,xmin,ymin,xmax,ymax,text,value,note
@@ -320,8 +358,13 @@ async def test_columns(api: Api, kind: str) -> None:
     for column, why in (
         ("label", "'label' is not OURS="),
         ("text=klass", "the file has no column"),
+        ("inference_id=class", "'inference_id=class' names again"),
+        ("label=class", "'label=class' names again"),
     ):
-        refused = (await load(api, body, kind, columns=[column])).json()["errors"][0]
+        query: dict[str, Any] = {
+            "columns": [column] if "again" not in why else ["label=class", column]
+        }
+        refused = (await load(api, body, kind, **query)).json()["errors"][0]
         assert (refused["path"], refused["message"][: len(why)]) == ("query.columns", why)
     assert (await load(api, b"\xff\xfe\x00", kind)).status_code == 422
     assert (await load(api, body, "text/plain")).status_code == 422

@@ -67,8 +67,12 @@ async def test_counts_what_is_not_sent_and_waits_for_the_proxy(api: Api) -> None
     assert "http://127.0.0.1:9 cannot be reached" in waiting["error"]
     assert waiting["counts"] == {
         **{"listed": 3, "waiting": 0, "compared": 0, "missing": 0, "skipped": 1, "gone": 0},
-        "reasons": {"input_gone": 1},
+        **{"cancelled": 0, "reasons": {"input_gone": 1}},
     }
+    sent = "UPDATE replay_item SET state = '{}' WHERE uid = (SELECT uid FROM inference WHERE {})"
+    await api.execute(sent.format("waiting", "inference_id = 'two'"))
+    other = """compared', difference = '{"version": {"other": true}}"""
+    await api.execute(sent.format(other, "inference_id = 'one'"))
     done = await api.read(bare)
     assert (done["state"], done["inferences"], done["counts"]["skipped"]) == ("done", 1, 1)
     [item] = (await api.read(f"{bare}/differences", state="skipped"))["items"]
@@ -82,7 +86,9 @@ async def test_counts_what_is_not_sent_and_waits_for_the_proxy(api: Api) -> None
     assert (await api.ask(f"{path}/cancel", None, status=202))["state"] == "cancelling"
     await api.ask(f"{path}/restart", None, status=409)
     await api.run_retention()
-    assert (await api.read(path))["state"] == "cancelled"
+    ended = await api.read(path)
+    assert (ended["state"], ended["summary"]["versions"]) == ("cancelled", 1)
+    assert ended["counts"] == waiting["counts"] | {"listed": 0, "compared": 1, "cancelled": 2}
     await api.ask(f"{path}/cancel", None, status=409)
     again = await api.ask(f"{bare}/restart", None, status=202)
     listed = (await api.read(_R))["items"]

@@ -34,12 +34,12 @@ from inference_store.api.http import (
     choose_type,
     decode_segment,
     escape_segment,
-    exact_json,
     read_in_thread,
 )
 from inference_store.api.inference_models import convert_metadata
 from inference_store.api.middleware import Foreground, Surroundings
 from inference_store.inference.errors import ObjectStoreUnavailable, QueryTimeout, TooLarge
+from inference_store.inference.json_text import exact_json
 from inference_store.inference.layout import is_id
 from inference_store.inference.metadata import Entry
 from inference_store.platform.json_encoding import escape_text, fit_times
@@ -277,7 +277,7 @@ def test_numbers_are_exact() -> None:
 
 
 def test_rejects_bodies_that_are_not_json(subtests: pytest.Subtests) -> None:
-    for wrong in (b"{", b"\xff", b"NaN", b"[" * 100_000, b"", b"1 2"):
+    for wrong in (b"{", b"\xff", b"NaN", b"[" * 100_000, b"", b"1 2", b"1e9999999999999999999"):
         with subtests.test(wrong=wrong), pytest.raises(json.JSONDecodeError):
             exact_json(wrong)
 

@@ -28,6 +28,7 @@ def infer(label: str | None, *predictions: list[Any], ok: bool = True) -> Infere
         "uid": UUID(int=1),
         "ok": ok,
         "top_score": 0.5,
+        "model_version": "1",
         "forwarded_at": NOW,
         "responded_at": NOW + timedelta(milliseconds=20),
     }
@@ -62,6 +63,12 @@ TEXT = infer(None, predict(0, text="one"), predict(1, text="two"))
 def test_disagreement_is_measured(old: Inference, new: Inference, disagreement: float) -> None:
     assert measure(compare(old, new, 0.001)) == pytest.approx(disagreement)
     assert measure(compare(new, old, 0.001)) == pytest.approx(disagreement)
+
+
+@pytest.mark.parametrize(("asked", "other"), [(None, False), ("1", False), ("2", True)])
+def test_a_version_that_is_ignored_is_told(asked: str | None, other: bool) -> None:
+    told = compare(LABEL, LABEL, 0.001, asked)["version"]
+    assert told == {"before": "1", "after": "1", "other": other}
 
 
 def test_both_sides_are_told() -> None:

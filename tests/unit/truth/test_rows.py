@@ -1,14 +1,18 @@
 """A row of ground truth in bulk says what is true, or is refused by name."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from io import BytesIO
 from types import MappingProxyType
+from typing import Any
 
 import pytest
+from arro3.core import Array, DataType, Table
+from arro3.io import write_parquet
 
 from inference_store.inference.errors import Invalid
 from inference_store.truth.documents import MOST_ITEMS, TruthItem
-from inference_store.truth.rows import CSV, NDJSON, Row, WrongRow, read_rows
+from inference_store.truth.rows import CSV, NDJSON, PARQUET, Row, WrongRow, read_rows
 
 _NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
 
@@ -33,8 +37,18 @@ def read(
         ('"label": ""', "label: the row does not say what is true"),
         ('"items": null', "label: the row does not say what is true"),
         ('"items": [], "label": "cat"', "items: give the items, or one item"),
-        ('"xmin": 1, "ymin": 1, "xmax": 1e400, "ymax": 2', "it is not JSON"),
-        ('"xmin": "nan", "ymin": 1, "xmax": 2, "ymax": 2', "box: its numbers must be finite"),
+        ('"xmin": 1, "ymin": 1, "xmax": 1e400, "ymax": 2', "box: its numbers must be finite"),
+        ('"xmin": "nan", "ymin": 1, "xmax": 2, "ymax": 2', "xmin: it is a number with at most "),
+        ('"items": [{"box": [true, 1, 2, 3]}]', "box: it is a number with at most 1,000 digits"),
+        ('"items": [{"box": "1234"}]', "box: it is four numbers"),
+        ('"value": "1_000"', "value: it is a number with at most 1,000 digits"),
+        ('"value": true', "value: it is a number with"),
+        ('"value": 1e401', "value: it is a number with"),
+        ('"value": NaN', "it is not JSON: NaN is not JSON"),
+        ('"text": 7', "text: it is a text"),
+        ('"label": 1.5', "label: it is a text"),
+        ('"label": "cat", "label": "dog"', "'label' is given more than once: give it once"),
+        ('"items": [{"text": "a", "text": "b"}]', "'text' is given more than once"),
         ('"label": "cat", "complete": "perhaps"', "complete: it is true or false"),
         ('"label": "cat", "metadata.k": "x"', "inference_id: give one of inference_id, uid, "),
     ],
@@ -59,7 +73,10 @@ def test_a_row_that_is_no_set_is_refused(row: str, why: str) -> None:
         ("inference_id,label\nx", 2, "it has 1 values for 2 columns"),
         ("inference_id,label\nx,a,b", 2, "it has 3 values for 2 columns"),
         ('inference_id,label\n\nx,"cat\n\ny,dog\n', 3, "a quote is not closed"),
-        ("inference_id,xmin,ymin,xmax,ymax\nx,inf,0,1,1", 2, "box: its numbers must be finite"),
+        ("inference_id,xmin,ymin,xmax,ymax\nx,inf,0,1,1", 2, "xmin: it is a number with"),
+        ("inference_id,xmin,ymin,xmax,ymax\nx,0,0,1,", 2, "ymax: it is a number with"),
+        ("inference_id,value\nx,1_000", 2, "value: it is a number with"),
+        ("inference_id,value\nx,\u0661\u0662", 2, "value: it is a number with"),
         ("inference_id,xmin,ymin,xmax,ymax\nx,0,0,1e400,1", 2, "box: its numbers must be finite"),
         ("inference_id,xmin,ymin,xmax,ymax\nx,2,0,1,1", 2, "the smaller corner comes first"),
     ],
@@ -80,9 +97,73 @@ def test_what_files_spell_otherwise_is_read() -> None:
     flags = ("True", "TRUE", "1", "", "true", "False", "0", "FALSE")
     rows = read("inference_id,text,complete\n" + "".join(f"i{f},x,{f}\n" for f in flags))
     assert [row.set.complete for row in rows if isinstance(row, Row)] == [True] * 5 + [False] * 3
+    [spaced] = read("inference_id,value,xmin,ymin,xmax,ymax\nx, 1.50 , 1, 2, +3., .4e2\n")
+    assert isinstance(spaced, Row)
+    assert spaced.set.items == [TruthItem(box=(1, 2, 3, 40), value=Decimal("1.50"))]
     [empty] = read(b'\xef\xbb\xbf{"inference_id": "x", "items": []}\n', NDJSON)
     assert isinstance(empty, Row)
     assert empty.set.items == []
+
+
+@pytest.mark.parametrize("number", ["12345678901234567890123", "1e-400", "-0.10", "9e400"])
+def test_numbers_are_exact_in_every_format(number: str) -> None:
+    rows = [
+        *read(f'{{"inference_id": "x", "value": {number}}}', NDJSON),
+        *read(f'{{"inference_id": "x", "items": [{{"value": "{number}"}}]}}', NDJSON),
+        *read(f"inference_id,value\nx,{number}\n"),
+        *read(write(value=[number]), PARQUET),
+    ]
+    assert [row.set.items for row in rows if isinstance(row, Row)] == [
+        [TruthItem(value=Decimal(number))]
+    ] * len(rows)
+
+
+def test_whole_numbers_are_labels_and_ids() -> None:
+    [row] = read('{"inference_id": 1234567890123456789, "label": 98765432109876543210}', NDJSON)
+    assert isinstance(row, Row)
+    assert (row.address.value, row.set.items[0].label) == (
+        *("1234567890123456789", "98765432109876543210"),
+    )
+
+
+def write(**columns: list[Any]) -> bytes:
+    """Return a file of Parquet, with the ids that the columns do not have."""
+    columns = {"inference_id": ["x"] * len(next(iter(columns.values()))), **columns}
+    arrays = [
+        Array(values, DataType.binary() if isinstance(values[0], bytes) else DataType.utf8())
+        for values in columns.values()
+    ]
+    write_parquet(Table.from_arrays(arrays, names=list(columns)), file := BytesIO())
+    return file.getvalue()
+
+
+def test_binary_columns_of_parquet_are_text() -> None:
+    rows = read(write(inference_id=[b"frame-1", b"\xff", b"c"], label=["a", "b", "c"]), PARQUET)
+    assert [row.address.value for row in rows if isinstance(row, Row)] == ["frame-1", "c"]
+    assert [row.why for row in rows if isinstance(row, WrongRow)] == [
+        "inference_id: no inference can have it"
+    ]
+
+
+def test_a_broken_parquet_file_says_what_to_do() -> None:
+    whole = write(label=["cat"])
+    for broken in (whole[:-4], whole[:8] + bytes(20) + whole[28:], b"", b"PAR1PAR1"):
+        with pytest.raises(Invalid) as raised:
+            read(broken, PARQUET)
+        told = "body: it cannot be read as Parquet: write the file again, or send it as CSV."
+        assert raised.value.detail == told
+
+
+def test_two_columns_of_one_name_are_refused_if_they_are_read() -> None:
+    twice = Table.from_arrays([Array(["x"], DataType.utf8())] * 2, names=["label"] * 2)
+    write_parquet(twice, file := BytesIO())
+    for body, kind in ((b"inference_id,label,label\nx,cat,dog\n", CSV), (file.getvalue(), PARQUET)):
+        with pytest.raises(Invalid, match="the file has 2 columns 'label': name one of them"):
+            read(body, kind)
+    with pytest.raises(Invalid, match="the file has 2 columns 'class'"):
+        read("inference_id,class,class\nx,cat,dog\n", columns={"label": "class"})
+    [row] = read("inference_id,label,note,note,,\nx,cat,a,b,,\n")
+    assert isinstance(row, Row)
 
 
 def test_named_columns_are_in_the_file() -> None:

@@ -85,6 +85,7 @@ def _describe(replay: Replay) -> str:
     reasons = ", ".join(f"{name}: {number:,}" for name, number in counts["reasons"].items())
     parts += [f"not sent: {counts['skipped']:,} ({reasons})"] if counts["skipped"] else []
     parts += [f"not captured in time: {counts['missing']:,}"] if counts["missing"] else []
+    parts += [f"other version answered: {summary['versions']:,}"] if summary["versions"] else []
     return f"Replay {replay.id}: {'; '.join(parts)}."
 
 

@@ -28,7 +28,8 @@ class ReplayFields:
     inferences: int
     """That are to be sent, as far as they are listed."""
     counts: Mapping[str, Any]
-    """How many are `listed`, `waiting`, `compared`, `missing`, `skipped` (by `reasons`), `gone`."""
+    """How many are `listed`, `waiting`, `compared`, `missing`, `skipped` (by `reasons`), `gone`,
+    `cancelled`."""
     summary: Mapping[str, Any]
     """Sums of what was compared, such as `disagreeing`, `flips` and `boxes_lost`."""
 

@@ -436,7 +436,7 @@ class CaptureBuilder:
             "capture_id": capture_id,
             "project_id": plain_text(work.rules.project_id, _LONGEST_WORD),
             "model_name": plain_text(self._model, _LONGEST_WORD),
-            "model_version": plain_text(work.call.version or reading.version, _LONGEST_WORD),
+            "model_version": plain_text(reading.version or work.call.version, _LONGEST_WORD),
             "task_type": plain_text(work.rules.task_type or reading.task_type, _LONGEST_WORD),
             "protocol": work.call.protocol.name,
             "action": plain_text(reading.action, _LONGEST_WORD),

@@ -231,7 +231,7 @@ async def label_inference(engine: AsyncEngine, blobs: Blobs, key: str, one: Trut
         """Audit nothing."""
 
     writer = TruthWriter(engine, blobs)
-    await put_truth(writer, registration, uid, one, by="me", revision=None, note=note)
+    await put_truth(writer, registration, uid, one, by="me", tag=None, note=note)
 
 
 async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:

@@ -113,6 +113,14 @@ def test_the_event_is_read_back_and_the_request_can_be_rebuilt(name: str) -> Non
     assert BASE64[:40].encode() not in captured.list_blobs("metadata")[0]
 
 
+def test_the_version_is_the_one_that_answered() -> None:
+    """A server may ignore the one that is asked for."""
+    for answer, version in ((make_answer(model_version="4"), "4"), (make_answer(), "3")):
+        asked = CASES["v2"]._replace(path="/v2/models/m/versions/3/infer", answer=answer)
+        (event,) = prepare(asked).events
+        assert event.extras.model_version == version
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_redacted_key_and_a_dropped_input_are_nowhere(name: str) -> None:
     for how in ("drop", "hash"):
