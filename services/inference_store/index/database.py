@@ -447,7 +447,8 @@ def _is_any(error: BaseException, kinds: tuple[type[Exception], ...]) -> bool:
     return isinstance(error, kinds) or isinstance(cause_of(error), kinds)
 
 
-# Ends sessions whose client is stuck during a COPY, like a frozen process.
+# Ends sessions whose client is stuck, like a frozen process, during a COPY or between preparing a
+# statement and executing it.
 #
 # For Postgres such a session is active: neither `idle_in_transaction_session_timeout` ends it, nor
 # `statement_timeout`, which waits for the client's next message. Its locks block others.
@@ -457,7 +458,8 @@ _END = text(
     " WHERE datname = current_database() AND usename = current_user"
     " AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()"
     # a coordinator of Citus that waits for its workers also has the event ClientRead
-    " AND state = 'active' AND wait_event = 'ClientRead' AND query LIKE 'COPY %'"
+    " AND state = 'active' AND wait_event = 'ClientRead'"
+    " AND (query LIKE 'COPY %' OR to_regclass('pg_dist_node') IS NULL)"
     " AND query_start < clock_timestamp() - make_interval(secs => :seconds)"
 )
 

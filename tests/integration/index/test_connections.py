@@ -74,6 +74,7 @@ async def test_citus_does_not_check_visibility_of_types(engine: AsyncEngine) -> 
         assert visibility == "off"
 
 
+Stall = Callable[[AsyncEngine, asyncio.Event], Coroutine[None, None, None]]
 _ACTIVE = text(
     "SELECT count(*) FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
 )
@@ -93,6 +94,14 @@ async def copy_until(engine: AsyncEngine, woken: asyncio.Event) -> None:
         await driver.copy_records_to_table("copied", records=rows())
 
 
+async def prepare_until(engine: AsyncEngine, woken: asyncio.Event) -> None:
+    """Prepare a statement, and execute it only once woken."""
+    async with engine.begin() as connection:
+        await driver_now(connection).prepare("SELECT 1")
+        await woken.wait()
+        await connection.execute(text("SELECT 1"))
+
+
 async def sleep_in_postgres(engine: AsyncEngine) -> None:
     """Hold a session in a statement that works for a long time."""
     async with engine.connect() as connection:
@@ -105,10 +114,11 @@ async def count_ended(database: str, application: str) -> int:
         return await end_stalled_sessions(connection, seconds=0)
 
 
-async def test_ends_a_session_stalled_in_a_copy(database: str) -> None:
+@pytest.mark.parametrize("stall", [copy_until, prepare_until])
+async def test_ends_a_session_whose_client_is_stuck(stall: Stall, database: str) -> None:
     engine = create_engine(database, application="ingester")
     woken = asyncio.Event()
-    copying = asyncio.create_task(copy_until(engine, woken))
+    stalled = asyncio.create_task(stall(engine, woken))
     working = asyncio.create_task(sleep_in_postgres(engine))
     try:
 
@@ -121,13 +131,13 @@ async def test_ends_a_session_stalled_in_a_copy(database: str) -> None:
         assert await until(lambda: count_ended(database, "ingester"), bool) == 1
         woken.set()
         with pytest.raises(DBAPIError) as caught:
-            await copying
+            await stalled
         assert is_transient(caught.value)
         assert await count_ended(database, "ingester") == 0
         assert not working.done()
     finally:
         working.cancel()
-        await asyncio.gather(copying, working, return_exceptions=True)
+        await asyncio.gather(stalled, working, return_exceptions=True)
         await engine.dispose()
 
 
