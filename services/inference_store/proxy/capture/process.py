@@ -7,7 +7,6 @@ that one.
 """
 
 import asyncio
-import ctypes
 import os
 import pickle
 import socket
@@ -18,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from io import BufferedIOBase
 from struct import Struct
 from typing import Any, Final, TypeAlias
 from typing import Protocol as Shape
@@ -38,6 +36,7 @@ from inference_store.proxy.routing import Route
 # Nothing in an exchange is evaluated: untrusted input stays bytes and texts.
 
 _LENGTH: Final = Struct(">I")
+_BUFFER: Final = 256 * 1024
 
 
 class SentExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +112,6 @@ class Handshake:
     """The ProxySettings; on the way their values."""
     models: Sequence[Rules] = ()
     producer: str
-    booted_at: datetime
     handed: int
     """Exchanges that were given to the processes before this one."""
 
@@ -122,34 +120,62 @@ class Handshake:
         return _frame(pickle.dumps(replace(self, settings=self.settings.model_dump())))
 
 
-class Reader:
-    """Reads messages."""
+def read_handshake(connection: socket.socket) -> Handshake | None:
+    """Read the first message, and nothing after it; None if none came. Blocks."""
+    start = connection.recv(_LENGTH.size, socket.MSG_WAITALL)
+    if len(start) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(start)
+    raw = connection.recv(length, socket.MSG_WAITALL)
+    if len(raw) < length:
+        return None
+    sent: Handshake = pickle.loads(raw)
+    return replace(sent, settings=ProxySettings.model_construct(**sent.settings))
 
-    def __init__(self, source: BufferedIOBase) -> None:
-        """`source` blocks: it returns fewer bytes than requested only at the end."""
-        self._source = source
-        self._decoder = msgspec.msgpack.Decoder(SentExchange)
 
-    def exchange(self) -> SentExchange | None:
-        """Return the next exchange; None if there are no more, or it did not come whole."""
-        raw = self._read()
-        return None if raw is None else self._decoder.decode(raw)
+class Inbox(asyncio.BufferedProtocol):
+    """Takes exchanges from the socket, all that have come at a time. For the loop's thread, where
+    nothing decodes: exchanges handed over are soon here, and survive the serving process."""
 
-    def handshake(self) -> Handshake | None:
-        """Read the first message; None if none came."""
-        if (raw := self._read()) is None:
-            return None
-        sent: Handshake = pickle.loads(raw)
-        values: Any = {"_env_file": None, **sent.settings}
-        return replace(sent, settings=ProxySettings(**values))
+    def __init__(self, receive: Callable[[Sequence[bytes]], None], end: Callable[[], None]) -> None:
+        """`receive` takes the messages of whole exchanges (`read_exchange`); `end` is called when
+        the socket has ended."""
+        self._receive, self._end = receive, end
+        self._buffer, self._filled = bytearray(_BUFFER), 0
 
-    def _read(self) -> bytes | None:
-        start = self._source.read(_LENGTH.size)
-        if len(start) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack(start)
-        raw = self._source.read(length)
-        return raw if len(raw) == length else None
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        came = memoryview(self._buffer)[: self._filled]
+        messages: list[bytes] = []
+        start, size = 0, 0
+        while self._filled - start >= _LENGTH.size:
+            size = _LENGTH.size + _LENGTH.unpack_from(came, start)[0]
+            if self._filled - start < size:
+                break
+            messages.append(bytes(came[start + _LENGTH.size : start + size]))
+            start, size = start + size, 0
+        self._keep(came[start:], max(_BUFFER, size))
+        if messages:
+            self._receive(messages)
+
+    def _keep(self, rest: memoryview, room: int) -> None:
+        """Begin the buffer, of so many bytes, with the exchange that has begun."""
+        if len(rest) < self._filled or room > len(self._buffer):
+            buffer = self._buffer if room == len(self._buffer) else bytearray(room)
+            memoryview(buffer)[: len(rest)] = rest
+            self._buffer, self._filled = buffer, len(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._end()
+
+
+read_exchange: Final = msgspec.msgpack.Decoder(SentExchange).decode
+"""Returns an exchange from its message."""
 
 
 _FLUSH_SECONDS: Final = 0.003
@@ -202,24 +228,6 @@ def set_niceness(pid: int, niceness: int) -> None:
     for thread in threads:
         with suppress(OSError):  # it has ended, or we may not
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
-
-
-# The system call, its `struct sched_attr`, and a flag of it.
-_SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
-_ATTRIBUTES: Final = Struct("=IIQiIQQQ")
-_KEEP_POLICY: Final = 8
-
-
-def set_slice(nanoseconds: int) -> None:
-    """Set for how long the calling thread runs before another may; 0: as the system has it. With a
-    short slice it takes the processor sooner from one with a longer one (Linux 6.12)."""
-    number = _SCHED_SETATTR.get(os.uname().machine)
-    if number is not None and sys.platform == "linux":
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        attributes = _ATTRIBUTES.pack(
-            _ATTRIBUTES.size, 0, _KEEP_POLICY, niceness, 0, nanoseconds, 0, 0
-        )
-        ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 
 class CaptureProcess(asyncio.Protocol):
