@@ -13,8 +13,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from math import inf
 from queue import Empty, SimpleQueue
@@ -136,16 +137,16 @@ class Recorder:
         self._configuration = Configuration((), handshake.models)
         self._counts = Counts(handshake.producer, counters.values, lock)
         self._came: SimpleQueue[Sequence[bytes] | None] = SimpleQueue()
-        self._ended, self._grace_seconds = inf, settings.proxy_grace_seconds
+        self._grace_seconds = settings.proxy_grace_seconds
         self._handed_before = handshake.handed
         self._budget = Budget(counters.values, settings.proxy_capture_bytes)
         self._registrations = Registrations(settings)
         self._preparation = Preparation(settings, self._registrations.of)
-        self._blobs = None if store is not None else Blobs(settings, threads=1)
+        self._locks_objects = partial(locks_objects, settings) if store is None else bool
         self._topic = topic or Publisher(settings)
         self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="capture-write")
         self._deliveries = Deliveries(
-            store or self._blobs or Blobs(settings, threads=1),
+            store or Blobs(settings, threads=1),
             self._topic,
             self._counts,
             settings.s3_bucket,
@@ -173,13 +174,16 @@ class Recorder:
         await asyncio.to_thread(self._registrations.open)
         self._counts.go_on(self._handed_before)
         self._enqueue(*left)
-        has_heeded = asyncio.Event()
         work = [self._send_queued() for _ in range(UPLOAD_THREADS)]
-        work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
-        work.append(self._heed_locks(has_heeded))
+        work += [
+            _repeat(self._report, self._settings.proxy_report_seconds),
+            _repeat(self._write_status, _STATUS_SECONDS),
+            _repeat(self._heed_lock, _EVERY_SECONDS),
+            self._registrations.keep_current(),
+        ]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
-        with contextlib.suppress(TimeoutError):  # a server that hangs is not waited for
-            await asyncio.wait_for(has_heeded.wait(), _LOCK_SECONDS)
+        # a server that hangs is not waited for
+        await asyncio.wait({asyncio.create_task(self._heed_lock())}, timeout=_LOCK_SECONDS)
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
         began()
         inbox = Inbox(self._receive, self._note_end)
@@ -193,7 +197,11 @@ class Recorder:
         self._came.put(messages)
 
     def _note_end(self) -> None:
-        self._ended = time.monotonic()
+        if not self._counters.values[CounterId.DEADLINE]:
+            _log.error("the serving process is gone", action="capture_alone")
+            self._counts.lose_unread()
+            deadline = time.monotonic() + self._grace_seconds
+            self._counters.values[CounterId.DEADLINE] = int(deadline * 1e9)
         self._came.put(None)
 
     def _decode(self) -> None:
@@ -224,9 +232,7 @@ class Recorder:
     def _seconds_left(self) -> float:
         """Seconds until all work must have ended; endless if no end is planned yet."""
         nanoseconds = self._counters.values[CounterId.DEADLINE]
-        if nanoseconds:
-            return nanoseconds / 1e9 - time.monotonic()
-        return self._ended + self._grace_seconds - time.monotonic()
+        return nanoseconds / 1e9 - time.monotonic() if nanoseconds else inf
 
     @property
     def _is_late(self) -> bool:
@@ -235,9 +241,6 @@ class Recorder:
         return self._seconds_left < reserved
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        if self._ended < inf and not self._counters.values[CounterId.DEADLINE]:
-            _log.error("the serving process is gone", action="capture_alone")
-            self._counts.lose_unread()
         while self._spools.has_queued and not self._is_late:
             if self._deliveries.unavailable and self._spools.own is not None:
                 break  # the spool takes captures: a server is not waited for
@@ -253,8 +256,6 @@ class Recorder:
         closing = asyncio.ensure_future(self._topic.close())
         await asyncio.wait({closing}, timeout=max(0.0, self._seconds_left))
         closing.cancel()
-        if self._blobs is not None:
-            self._blobs.close()
 
     def _pack(self, sent: SentExchange) -> None:
         sequence = 0
@@ -306,54 +307,45 @@ class Recorder:
         self._counts.give_up()
 
     async def _report(self) -> None:
-        """Report the counts every 10 seconds; look for the spools of dead processes, too."""
-        while True:
-            try:
-                self._enqueue(*await asyncio.to_thread(self._spools.adopt))
-            except OSError as error:
-                _log.warning("the spool cannot be read", action="adopting", error=str(error))
-            try:
-                await self._reporting.report_all()
-            except Exception as error:  # a producer that never reports again counts as dead
-                _log.warning("no report", action="reporting", error=type(error).__name__)
-            await asyncio.sleep(self._settings.proxy_report_seconds)
+        """Report the counts; look for the spools of dead processes, too."""
+        try:
+            self._enqueue(*await asyncio.to_thread(self._spools.adopt))
+        except OSError as error:
+            _log.warning("the spool cannot be read", action="adopting", error=str(error))
+        try:
+            await self._reporting.report_all()
+        except Exception as error:  # a producer that never reports again counts as dead
+            _log.warning("no report", action="reporting", error=type(error).__name__)
 
-    async def _heed_locks(self, has_heeded: asyncio.Event) -> None:
-        """Put single objects from the time on at which the bucket locks new ones: of a locked
-        segment nothing could be erased before all of it."""
-        while self._blobs is not None and self._packing.is_packed:
-            with contextlib.suppress(ObjectStoreUnavailable):
-                # not in a thread that the end waits for
-                asking = self._loop.run_in_executor(self._threads, locks_objects, self._settings)
-                if await asking:
-                    self._packing.is_packed = False
-                    _log.error(
-                        "the bucket locks new objects: captures are not packed",
-                        action="packing_off",
-                        bucket=self._settings.s3_bucket,
-                        remedy="remove its default retention, and start the proxy again",
-                    )
-            has_heeded.set()
-            await asyncio.sleep(_EVERY_SECONDS)
-        has_heeded.set()
+    async def _heed_lock(self) -> None:
+        """Put single objects if the bucket locks new ones: of a locked segment nothing could be
+        erased before all of it."""
+        if not self._packing.is_packed:
+            return
+        with contextlib.suppress(ObjectStoreUnavailable):
+            # not in a thread that the end waits for
+            if await self._loop.run_in_executor(self._threads, self._locks_objects):
+                self._packing.is_packed = False
+                _log.error(
+                    "the bucket locks new objects: captures are not packed",
+                    action="packing_off",
+                    bucket=self._settings.s3_bucket,
+                    remedy="remove its default retention, and start the proxy again",
+                )
 
-    async def _write_status_regularly(self) -> None:
-        while True:
-            self._write_status()
-            await asyncio.to_thread(self._counts.store)
-            await asyncio.sleep(_STATUS_SECONDS)
-
-    def _write_status(self) -> None:
+    async def _write_status(self) -> None:
+        """Write what the serving process shows, and store the counts."""
         unavailable = self._deliveries.unavailable
         self._counters.values[CounterId.IS_AWAY] = bool(unavailable)
         state = {"unavailable": unavailable, "metrics": list_samples("proxy")}
         self._counters.write_status(orjson.dumps(state))
+        await asyncio.to_thread(self._counts.store)
 
     async def _send_final_report(self) -> None:
         seconds = min(max(self._seconds_left / 2, _REPORT_SECONDS), _MOST_REPORT_SECONDS)
         is_reported = await self._reporting.report_all(final=True, seconds=seconds)
         values, lost = self._counts.values, self._counts.dropped.get("left", 0)
-        self._write_status()
+        await self._write_status()
         _log.info(
             "capturing has ended",
             action="capture_stopped",
@@ -363,6 +355,12 @@ class Recorder:
             lost=lost,
         )
         await asyncio.to_thread(self._spools.close, is_reported=is_reported)
+
+
+async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:
+    while True:
+        await work()
+        await asyncio.sleep(seconds)
 
 
 # With more models whose segments are open at once, or with more than this share of the budget in

@@ -206,7 +206,7 @@ class Counts:
     def go_on(self, handed: int) -> None:
         """Continue after a capture process that received `handed` exchanges: those that are neither
         settled nor in the spool are lost."""
-        self._lose(self._unspooled(handed), handed)
+        self._lose(handed, "process_ended")
         self.values[CounterId.RECEIVED] = handed
 
     def inherit(self, sequences: Iterable[int]) -> None:
@@ -220,12 +220,15 @@ class Counts:
 
     def lose_unread(self) -> None:
         """Count what the serving process had seen and not sent when it died."""
-        self._lose(self._handed - self.values[CounterId.RECEIVED], self._handed)
-        self.values[CounterId.RECEIVED] = self._handed
+        if (lost := self._handed - self.values[CounterId.RECEIVED]) > 0:
+            self.receive(lost)
+            with self._lock:
+                self.values[CounterId.USED] += lost
+            self.drop("process_ended", lost)
 
     def give_up(self) -> None:
         """Drop queued exchanges at the end, with the reason `left`, except those in the spool."""
-        self._lose(self._unspooled(self._handed), self._handed, "left")
+        self._lose(self._handed, "left")
 
     def _unspooled(self, handed: int) -> int:
         """Return how many of so many exchanges have no outcome and are not in the spool."""
@@ -234,7 +237,8 @@ class Counts:
         settled = values[CounterId.SAMPLED_OUT] + dropped + values[CounterId.PUBLISHED]
         return handed - settled - values[CounterId.SPOOLED]
 
-    def _lose(self, lost: int, handed: int, reason: str = "process_ended") -> None:
+    def _lose(self, handed: int, reason: str) -> None:
+        lost = self._unspooled(handed)
         undecided = handed - self.values[CounterId.SAMPLED_OUT] - self.values[CounterId.USED]
         if undecided > 0:  # there was no time to read or decode them
             self.values[CounterId.USED] += undecided

@@ -230,7 +230,7 @@ def set_niceness(pid: int, niceness: int) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
-class CaptureProcess(asyncio.Protocol):
+class CaptureProcess:
     """Runs one capture process at a time. For the loop's thread."""
 
     def __init__(
@@ -244,10 +244,7 @@ class CaptureProcess(asyncio.Protocol):
         self._start, self._first, self._ended = start, first, ended
         self._frames: deque[tuple[bytes, int]] = deque()
         self._flushing: asyncio.Handle | None = None
-        self._transport: asyncio.Transport | None = None
-        self._paused = False
-        self._lost = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._flush, self._hurry = asyncio.Event(), asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._process: StartedProcess | None = None
         self._began: float | None = None
@@ -269,7 +266,7 @@ class CaptureProcess(asyncio.Protocol):
         """Write a frame soon; `reserved`: bytes of the budget that it holds."""
         self._frames.append((frame, reserved))
         if self._flushing is None:
-            self._flushing = self._loop.call_later(_FLUSH_SECONDS, self._flush)
+            self._flushing = self._loop.call_later(_FLUSH_SECONDS, self._flush.set)
 
     def speed_up(self) -> None:
         """Give the process as much CPU as this one has, where the system permits it."""
@@ -280,55 +277,36 @@ class CaptureProcess(asyncio.Protocol):
         """Write all waiting frames, close the socket, and wait for the process to end, a little
         longer than until `deadline` (of the loop's clock). Return whether it ended well."""
         self._hurry.set()
-        if self._transport is not None:
-            self._write_last(self._transport)
+        self._flush.set()
         if self._running is not None:
             late = deadline + _FINAL_REPORT_SECONDS - self._loop.time()
             done, _ = await asyncio.wait({self._running}, timeout=late)
             if not done:
                 _log.error("the capture process does not end", action="capture_killed")
                 self._running.cancel()
-                self._abort()
+                self._kill()
             await asyncio.gather(self._running, return_exceptions=True)
             return bool(done) and self.find_failure is None
         return True
 
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._flush()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._transport = None
-        self._paused = False
-        self._lost.set()
-
-    def _flush(self) -> None:
-        if self._flushing is not None:
-            self._flushing.cancel()
+    async def _feed(self, socket: asyncio.StreamWriter) -> None:
+        """Write frames, a megabyte at a time; they count as handed over."""
+        while not (self._hurry.is_set() and not self._frames):
+            if not self._frames:
+                await self._flush.wait()
+            self._flush.clear()
             self._flushing = None
-        while self._frames and self._transport is not None and not self._paused:
-            self._write_batch(self._transport)
-
-    def _write_batch(self, transport: asyncio.Transport) -> None:
-        """Write frames of about a megabyte; they count as handed over."""
-        frames: list[bytes] = []
-        size = 0
-        while self._frames and size < _AT_ONCE:
-            frame, reserved = self._frames.popleft()
-            frames.append(frame)
-            size += reserved
-            self._handed += 1
-            self._handed_bytes += reserved
-        transport.writelines(frames)
-
-    def _write_last(self, transport: asyncio.Transport) -> None:
-        while self._frames:
-            self._write_batch(transport)
-        transport.write_eof()
+            frames: list[bytes] = []
+            size = 0
+            while self._frames and size < _AT_ONCE:
+                frame, reserved = self._frames.popleft()
+                frames.append(frame)
+                size += reserved
+            self._handed += len(frames)
+            self._handed_bytes += size
+            socket.writelines(frames)
+            await socket.drain()
+        socket.write_eof()
 
     async def _keep_running(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
@@ -339,7 +317,7 @@ class CaptureProcess(asyncio.Protocol):
                 why = await self._run_once()
             except Exception as error:  # whatever it is: otherwise capturing would end
                 why = f"the capture process cannot be started: {type(error).__name__}: {error}"
-                self._abort()
+                self._kill()
                 self._ended(self._handed_bytes)
             self._began = None
             ending += self._hurry.is_set()
@@ -360,27 +338,26 @@ class CaptureProcess(asyncio.Protocol):
         try:
             with theirs:
                 process = self._process = await asyncio.to_thread(self._start, theirs)
-            self._lost.clear()
             first = self._first(self._handed)
-            transport, _ = await self._loop.create_unix_connection(lambda: self, sock=ours)
+            answer, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
             ours.close()
             raise
-        transport.set_write_buffer_limits(high=_AT_ONCE)
-        transport.write(first)
+        writer.transport.set_write_buffer_limits(high=_AT_ONCE)
+        writer.write(first)
         self._began, self.find_failure = self._loop.time(), None
-        self._transport = transport
-        self._flush()
-        if self._hurry.is_set():
-            self._write_last(transport)
-        # the socket reports its end before the kernel does
-        await self._lost.wait()
+        feeding = self._loop.create_task(self._feed(writer))
+        try:
+            with suppress(OSError):  # it says nothing, but ends: the kernel reports that later
+                await answer.read()
+        finally:
+            feeding.cancel()
+            writer.transport.abort()
+            await asyncio.gather(feeding, return_exceptions=True)
         code = await asyncio.to_thread(process.wait)
         self._ended(self._handed_bytes)
         return f"the capture process has ended with {code}" if code else None
 
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+    def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()

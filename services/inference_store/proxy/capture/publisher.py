@@ -64,7 +64,8 @@ class Publisher:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._producer: AIOKafkaProducer | None = None
-        self._given_up: dict[AIOKafkaProducer, asyncio.Event] = {}
+        self._is_given_up = asyncio.Event()
+        """Of that producer."""
         self._turn = 0
         self._starting = asyncio.Lock()
 
@@ -117,7 +118,7 @@ class Publisher:
         """Wait for an acknowledgement. Raises ProducerClosed if the producer is discarded
         meanwhile: it never answers what it still holds then."""
         work = asyncio.ensure_future(sending)
-        end = asyncio.ensure_future(self._given_up[kafka].wait())
+        end = asyncio.ensure_future(self._is_given_up.wait())
         try:
             await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -147,17 +148,16 @@ class Publisher:
                 except BaseException:
                     await _stop_producer(producer)
                     raise
-                self._producer = producer
-                self._given_up[producer] = asyncio.Event()
+                self._producer, self._is_given_up = producer, asyncio.Event()
             return self._producer
 
     async def _discard(self, producer: AIOKafkaProducer) -> None:
         if self._producer is producer:
-            self._producer = None
+            self._producer, is_given_up = None, self._is_given_up
             try:
                 await _stop_producer(producer)
             finally:
-                self._given_up.pop(producer).set()
+                is_given_up.set()
 
 
 def _append(builder: BatchBuilder, producer: bytes, event: Event) -> bool:
@@ -344,18 +344,19 @@ class Reporting:
 
     async def _send(self, counts: Counts, final: bool, seconds: float) -> bool:
         """Send a report; return whether Kafka took it in time. If not, it may arrive later as an
-        old one."""
-        until = asyncio.get_running_loop().time() + seconds
-        if self._waiting is not None and not await _is_done(self._waiting, until):
+        old one: it is not cancelled, because an idempotent producer would keep it anyway."""
+        try:
+            async with asyncio.timeout(seconds):
+                if self._waiting is not None:
+                    await asyncio.wait({self._waiting})
+                report = counts.report(final=final)
+                await asyncio.to_thread(counts.store)
+                sending = self._topic.report(report.producer.encode(), encode_report(report))
+                task = self._waiting = asyncio.create_task(sending)
+                await asyncio.wait({task})
+        except TimeoutError:
             return False
-        report = counts.report(final=final)
-        await asyncio.to_thread(counts.store)
-        # Not cancelled when time is up: an idempotent producer would keep the message anyway.
-        sending = self._topic.report(report.producer.encode(), encode_report(report))
-        task = self._waiting = asyncio.create_task(sending)
-        if not await _is_done(task, until) or task.cancelled():
-            return False
-        error = task.exception()
+        error = ConnectionError("given up") if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, KAFKA_ERRORS):
             raise error
         if error is not None:
@@ -366,8 +367,3 @@ class Reporting:
         """Stop waiting for an acknowledgement."""
         if self._waiting is not None:
             self._waiting.cancel()
-
-
-async def _is_done(task: asyncio.Task[None], until: float) -> bool:
-    seconds_left = max(0.0, until - asyncio.get_running_loop().time())
-    return bool((await asyncio.wait({task}, timeout=seconds_left))[0])
