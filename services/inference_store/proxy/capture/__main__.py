@@ -48,7 +48,6 @@ from inference_store.proxy.capture.process import (
     Handshake,
     Inbox,
     SentExchange,
-    read_exchange,
     read_handshake,
     set_niceness,
 )
@@ -136,7 +135,7 @@ class Recorder:
         self._connection, self._counters, self._protocols = connection, counters, protocols
         self._configuration = Configuration((), handshake.models)
         self._counts = Counts(handshake.producer, counters.values, lock)
-        self._came: SimpleQueue[Sequence[bytes] | None] = SimpleQueue()
+        self._came: SimpleQueue[Sequence[SentExchange] | None] = SimpleQueue()
         self._grace_seconds = settings.proxy_grace_seconds
         self._handed_before = handshake.handed
         self._budget = Budget(counters.values, settings.proxy_capture_bytes)
@@ -192,9 +191,9 @@ class Recorder:
         await self._end(tasks)
         receiving.close()
 
-    def _receive(self, messages: Sequence[bytes]) -> None:
-        self._counts.receive(len(messages))
-        self._came.put(messages)
+    def _receive(self, exchanges: Sequence[SentExchange]) -> None:
+        self._counts.receive(len(exchanges))
+        self._came.put(exchanges)
 
     def _note_end(self) -> None:
         if not self._counters.values[CounterId.DEADLINE]:
@@ -206,17 +205,17 @@ class Recorder:
 
     def _decode(self) -> None:
         """Pack the exchanges that came; in a thread."""
-        messages: Sequence[bytes] | None = ()
-        while messages is not None and not self._is_late:
-            for message in messages:
+        came: Sequence[SentExchange] | None = ()
+        while came is not None and not self._is_late:
+            for sent in came:
                 self._wait_for_room()
                 if self._is_late:
                     break
-                self._pack(read_exchange(message))
+                self._pack(sent)
             self._packing.close_due()
-            messages = ()
+            came = ()
             with contextlib.suppress(Empty):
-                messages = self._came.get(timeout=_TICK_SECONDS)
+                came = self._came.get(timeout=_TICK_SECONDS)
         self._packing.close_due(all=True)
 
     def _wait_for_room(self) -> None:

@@ -14,7 +14,6 @@ ones continues from it in the same way.
 import mmap
 import os
 import tempfile
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -70,6 +69,7 @@ CounterValues: TypeAlias = "memoryview[int]"
 _TEXT: Final = 64 * 8
 _SIZE: Final = 64 * 1024
 _LENGTH: Final = 4
+_FEW: Final = 100
 
 
 def read_values(stored: bytes = b"") -> CounterValues:
@@ -212,7 +212,8 @@ class Counts:
     def inherit(self, sequences: Iterable[int]) -> None:
         """Continue after both processes, of which these exchanges are in the spool."""
         values = self.values
-        # after a power failure they may be newer than what is stored
+        # after a power failure they, and a few reports, may be newer than what is stored
+        values[CounterId.REPORTS] += _FEW
         values[CounterId.SEEN] += max(0, -self._unspooled(self._handed))
         used = max(sequences, default=0) - self._refused
         values[CounterId.USED] = max(values[CounterId.USED], used)
@@ -267,9 +268,7 @@ class Counts:
     def report(self, *, final: bool = False) -> ProducerReport:
         """Return a report of the current totals."""
         with self._lock:
-            # After a power failure the stored number may be old: time goes on.
-            number = max(self.values[CounterId.REPORTS] + 1, time.time_ns() // 1_000_000)
-            self.values[CounterId.REPORTS] = number
+            self.values[CounterId.REPORTS] += 1
             # In this order: an exchange has no outcome before it is seen.
             sampled_out, published = self.values[CounterId.SAMPLED_OUT], self.published
             dropped, highest = self.dropped, self._highest()
@@ -277,7 +276,7 @@ class Counts:
             return ProducerReport(
                 producer=self.producer,
                 reporter=self.producer,
-                number=number,
+                number=self.values[CounterId.REPORTS],
                 booted_at=datetime.fromtimestamp(self.values[CounterId.BOOTED] / 1e6, UTC),
                 reported_at=datetime.now(UTC),
                 seen=seen,

@@ -135,12 +135,14 @@ def read_handshake(connection: socket.socket) -> Handshake | None:
 
 class Inbox(asyncio.BufferedProtocol):
     """Takes exchanges from the socket, all that have come at a time. For the loop's thread, where
-    nothing decodes: exchanges handed over are soon here, and survive the serving process."""
+    no body is decoded: exchanges handed over are soon here, and survive the serving process."""
 
-    def __init__(self, receive: Callable[[Sequence[bytes]], None], end: Callable[[], None]) -> None:
-        """`receive` takes the messages of whole exchanges (`read_exchange`); `end` is called when
-        the socket has ended."""
+    def __init__(
+        self, receive: Callable[[Sequence[SentExchange]], None], end: Callable[[], None]
+    ) -> None:
+        """`end` is called when the socket has ended."""
         self._receive, self._end = receive, end
+        self._read = msgspec.msgpack.Decoder(SentExchange).decode
         self._buffer, self._filled = bytearray(_BUFFER), 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -150,17 +152,17 @@ class Inbox(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         came = memoryview(self._buffer)[: self._filled]
-        messages: list[bytes] = []
+        exchanges: list[SentExchange] = []
         start, size = 0, 0
         while self._filled - start >= _LENGTH.size:
             size = _LENGTH.size + _LENGTH.unpack_from(came, start)[0]
             if self._filled - start < size:
                 break
-            messages.append(bytes(came[start + _LENGTH.size : start + size]))
+            exchanges.append(self._read(came[start + _LENGTH.size : start + size]))
             start, size = start + size, 0
         self._keep(came[start:], max(_BUFFER, size))
-        if messages:
-            self._receive(messages)
+        if exchanges:
+            self._receive(exchanges)
 
     def _keep(self, rest: memoryview, room: int) -> None:
         """Begin the buffer, of so many bytes, with the exchange that has begun."""
@@ -172,10 +174,6 @@ class Inbox(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._end()
-
-
-read_exchange: Final = msgspec.msgpack.Decoder(SentExchange).decode
-"""Returns an exchange from its message."""
 
 
 _FLUSH_SECONDS: Final = 0.003

@@ -16,7 +16,7 @@ from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.metadata import read_metadata
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import ChosenExchange, Preparation
-from inference_store.proxy.capture.process import Inbox, SentExchange, read_exchange, write_exchange
+from inference_store.proxy.capture.process import Inbox, SentExchange, write_exchange
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.capture.segments import Blob, Event, Segment, read_segment
 from inference_store.proxy.configuration import Configuration, Rules
@@ -180,7 +180,7 @@ def capture(
 def receive(raw: bytes, size: int = 1 << 30) -> list[SentExchange]:
     """Return the exchanges that come of bytes through the socket, so many at a time."""
     came: list[SentExchange] = []
-    inbox = Inbox(lambda messages: came.extend(map(read_exchange, messages)), lambda: None)
+    inbox = Inbox(came.extend, lambda: None)
     while raw:
         room = inbox.get_buffer(-1)
         part, raw = raw[: min(size, len(room))], raw[min(size, len(room)) :]
