@@ -136,7 +136,7 @@ class Recorder:
         self._configuration = Configuration((), handshake.models)
         self._counts = Counts(handshake.producer, counters.values, lock)
         self._came: SimpleQueue[Sequence[SentExchange] | None] = SimpleQueue()
-        self._grace_seconds = settings.proxy_grace_seconds
+        self._grace_seconds, self._ends_at = settings.proxy_grace_seconds, inf
         self._handed_before = handshake.handed
         self._budget = Budget(counters.values, settings.proxy_capture_bytes)
         self._registrations = Registrations(settings)
@@ -199,8 +199,7 @@ class Recorder:
         if not self._counters.values[CounterId.DEADLINE]:
             _log.error("the serving process is gone", action="capture_alone")
             self._counts.lose_unread()
-            deadline = time.monotonic() + self._grace_seconds
-            self._counters.values[CounterId.DEADLINE] = int(deadline * 1e9)
+            self._ends_at = time.monotonic() + self._grace_seconds
         self._came.put(None)
 
     def _decode(self) -> None:
@@ -231,7 +230,7 @@ class Recorder:
     def _seconds_left(self) -> float:
         """Seconds until all work must have ended; endless if no end is planned yet."""
         nanoseconds = self._counters.values[CounterId.DEADLINE]
-        return nanoseconds / 1e9 - time.monotonic() if nanoseconds else inf
+        return (nanoseconds / 1e9 or self._ends_at) - time.monotonic()
 
     @property
     def _is_late(self) -> bool:

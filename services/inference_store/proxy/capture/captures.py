@@ -143,7 +143,7 @@ class Queue:
     async def wait(self, size: int) -> None:
         """Wait in turn until captures have made room; not long. `size`: of the request's body. A
         large one needs no more room than some."""
-        if not self._helps():
+        if not self._seconds or not self._helps():
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds), self._turn:
@@ -247,6 +247,7 @@ class Captures:
             # This process holds the lock, too: nobody may adopt the folder while a new process
             # begins.
             self.counts.file = await asyncio.to_thread(make_folder, root, self.producer)
+            await asyncio.to_thread(self.counts.store)
         self._process.begin()
 
     async def stop(self, grace_seconds: float) -> int:

@@ -287,24 +287,26 @@ class CaptureProcess:
             return bool(done) and self.find_failure is None
         return True
 
-    async def _feed(self, socket: asyncio.StreamWriter) -> None:
+    async def _feed(self, writer: asyncio.StreamWriter) -> None:
         """Write frames, a megabyte at a time; they count as handed over."""
-        while not (self._hurry.is_set() and not self._frames):
-            if not self._frames:
-                await self._flush.wait()
+        while True:
+            while self._frames:
+                frames: list[bytes] = []
+                size = 0
+                while self._frames and size < _AT_ONCE:
+                    frame, reserved = self._frames.popleft()
+                    frames.append(frame)
+                    size += reserved
+                self._handed += len(frames)
+                self._handed_bytes += size
+                writer.writelines(frames)
+                await writer.drain()
+            if self._hurry.is_set():
+                writer.write_eof()
+                return
+            await self._flush.wait()
             self._flush.clear()
             self._flushing = None
-            frames: list[bytes] = []
-            size = 0
-            while self._frames and size < _AT_ONCE:
-                frame, reserved = self._frames.popleft()
-                frames.append(frame)
-                size += reserved
-            self._handed += len(frames)
-            self._handed_bytes += size
-            socket.writelines(frames)
-            await socket.drain()
-        socket.write_eof()
 
     async def _keep_running(self) -> None:
         pause = _FIRST_PAUSE_SECONDS

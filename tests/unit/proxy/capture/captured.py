@@ -64,7 +64,7 @@ def write(chosen: ChosenExchange, sequence: int = 1) -> Written:
     segment.close()
     contents = read_segment(segment.tar)
     assert contents.events == prepared.events
-    return Written(contents.objects, prepared.events, chosen.problems)
+    return Written(contents.objects, prepared.events, tuple(chosen.problems))
 
 
 class Captured(NamedTuple):
