@@ -7,10 +7,11 @@ Every 10 seconds and at exit, for each producer: how many exchanges it saw, and 
 A report holds totals, so the newest of a (producer, reporter) stands for all before it. The
 message's key is the producer, so that a compacted topic keeps what is needed.
 
-Where a process died or ended with captures in its spool, the next one publishes them under the old
-producer's id and reports on them: `reporter` is then an id of the new one's, and the counts are
-those of the captures found in the spool alone (`seen` is how many there were). What the report
-before calls `queued` is settled by them; what is neither there nor arrived is its unknown tail.
+Where both processes of a proxy died, or ended with captures in the spool, the next one goes on as
+that producer, with higher numbers. Another producer may say instead that it found a spool: its
+`reporter` is then an id of its own, and its counts are those of the captures found there alone
+(`seen` is how many there were). What the report before calls `queued` is settled by them; what is
+neither there nor arrived is its unknown tail.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,6 @@ from inference_store.platform.serving import Heartbeat, build_connections, in_ba
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
 from inference_store.platform.uvicorn_server import GuardedServer
 from inference_store.proxy.capture import Captures
-from inference_store.proxy.capture.process import set_slice
 from inference_store.proxy.configuration import (
     Configuration,
     build_configuration,
@@ -31,15 +30,12 @@ from inference_store.proxy.routing import PathPrefixes, Routing
 _BEAT_SECONDS = 1.0
 # The share of the grace for calls in progress; the rest is for captures.
 _CALLS_SHARE = 0.5
-# A call waits at most so long for the capture process to leave the processor.
-_SLICE_NANOSECONDS = 100_000
 # Callers over REST, callers over gRPC, and upstreams share the open files.
 _OPEN_FILES = 3
 
 
 async def serve(settings: ProxySettings) -> None:
     """Forward calls until SIGTERM or SIGINT. Raises WrongConfiguration."""
-    set_slice(_SLICE_NANOSECONDS)
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)

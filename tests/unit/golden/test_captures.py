@@ -128,7 +128,7 @@ def capture_exchange(sample: Exchange) -> Written:
     preparation = Preparation(settings)
     chosen = preparation.choose(Work(sample, call, RULES, "detector/é"))
     assert chosen is not None
-    return write(preparation, chosen, 7)
+    return write(chosen, 7)
 
 
 def fix_ids(prepared: Written, data: bytes) -> bytes:

@@ -13,9 +13,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from io import BufferedReader
+from functools import partial
+from itertools import count
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -45,10 +46,10 @@ from inference_store.proxy.capture.counts import Budget, CounterId, Counts, Shar
 from inference_store.proxy.capture.prepare import ChosenExchange, Preparation
 from inference_store.proxy.capture.process import (
     Handshake,
-    Reader,
+    Inbox,
     SentExchange,
+    read_handshake,
     set_niceness,
-    set_slice,
 )
 from inference_store.proxy.capture.publisher import (
     SERVERS,
@@ -67,7 +68,6 @@ from inference_store.proxy.protocols import PROTOCOLS, Protocol
 _LAST_REPORT_SECONDS: Final = 3.0
 _REPORT_SHARE: Final = 1 / 3
 """Of the grace, the final report has its share, but no more than those seconds."""
-BUFFER = 256 * 1024
 UPLOAD_THREADS: Final = 8
 """Threads that write blobs."""
 _NICER = 10
@@ -78,34 +78,28 @@ def main(connection: int, counters: int, lock: int) -> None:
     """Record until the socket ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    set_slice(0)
-    with socket.socket(fileno=connection) as received:
-        reader = Reader(BufferedReader(socket.SocketIO(received, "r"), BUFFER))
-        handshake = reader.handshake()
-        if handshake is None:
-            return
-        logs.configure(handshake.settings, service="proxy")
-        recorder = Recorder(handshake, reader, SharedCounters(counters), None if lock < 0 else lock)
-        gc.collect()
-        gc.freeze()
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            # The CPU is the serving process's once we have begun: that takes a second of it.
-            niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
-            runner.run(recorder.run(lambda: set_niceness(os.getpid(), niceness)))
-        # The final report is sent: do not wait for threads that still wait for a server.
-        sys.stderr.flush()
-        os._exit(0)
+    received = socket.socket(fileno=connection)
+    handshake = read_handshake(received)
+    if handshake is None:
+        return
+    logs.configure(handshake.settings, service="proxy")
+    recorder = Recorder(handshake, received, SharedCounters(counters), lock)
+    gc.collect()
+    gc.freeze()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        # The CPU is the serving process's once we have begun: that takes a second of it.
+        niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
+        runner.run(recorder.run(lambda: set_niceness(os.getpid(), niceness)))
+    # The final report is sent: do not wait for threads that still wait for a server.
+    sys.stderr.flush()
+    os._exit(0)
 
 
 # The capture process: everything between the caller's answer and the event on Kafka.
 #
-# One thread reads the socket, so that exchanges handed over survive the serving process; another
-# decodes. Everything that waits is within the one budget. The process ends when the socket has
-# ended.
+# The loop's thread takes exchanges from the socket and sends them; another one decodes. Everything
+# that waits is within the one budget. The process ends when the socket has ended.
 
-# Segments being sent for each thread that writes blobs: the others wait for Kafka.
-_SENDERS_PER_THREAD: Final = 1
-_DRAINERS: Final = 2
 _POLL_SECONDS: Final = 0.02
 # How long the start waits to hear whether the bucket locks objects, and how often it is asked.
 _LOCK_SECONDS: Final = 2.0
@@ -113,9 +107,10 @@ _EVERY_SECONDS: Final = 300.0
 # How often the decoding thread looks for segments whose time is up, if nothing comes.
 _TICK_SECONDS: Final = 0.1
 _STATUS_SECONDS: Final = 0.5
-# The final report has at least this long, even if CPU was scarce: without it the accounting stays
-# open.
+# The final report has at least this long, even if CPU was scarce, and at most that long: without it
+# the accounting stays open.
 _REPORT_SECONDS: Final = 2.0
+_MOST_REPORT_SECONDS: Final = 15.0
 _log = structlog.get_logger()
 
 
@@ -125,52 +120,45 @@ class Recorder:
     def __init__(
         self,
         handshake: Handshake,
-        reader: Reader,
+        connection: socket.socket,
         counters: SharedCounters,
-        lock: int | None,
+        lock: int,
         *,
         protocols: Mapping[str, Protocol] = PROTOCOLS,
         store: Store | None = None,
         topic: Topic | None = None,
     ) -> None:
-        """`lock`: the lock of the spool's folder, if there is one. `store` and `topic` default to
-        the S3 and the Kafka of the settings."""
+        """`lock`: of the spool's folder, -1 if there is none. `store` and `topic` default to the S3
+        and the Kafka of the settings."""
         settings: ProxySettings = handshake.settings
         self._settings = settings
-        self._counters, self._protocols = counters, protocols
+        self._connection, self._counters, self._protocols = connection, counters, protocols
         self._configuration = Configuration((), handshake.models)
-        self._counts = Counts(
-            handshake.producer, handshake.producer, handshake.booted_at, counters.values
-        )
-        self._reader, self._grace_seconds = reader, settings.proxy_grace_seconds
-        self._came: SimpleQueue[SentExchange | None] = SimpleQueue()
-        self._ended: float | None = None
+        self._counts = Counts(handshake.producer, counters.values, lock)
+        self._came: SimpleQueue[Sequence[SentExchange] | None] = SimpleQueue()
+        self._grace_seconds, self._ends_at = settings.proxy_grace_seconds, inf
         self._handed_before = handshake.handed
         self._budget = Budget(counters.values, settings.proxy_capture_bytes)
         self._registrations = Registrations(settings)
         self._preparation = Preparation(settings, self._registrations.of)
-        self._blobs = None if store is not None else Blobs(settings, threads=1)
+        self._locks_objects = partial(locks_objects, settings) if store is None else bool
         self._topic = topic or Publisher(settings)
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="capture-read")
-        self._decoding = ThreadPoolExecutor(1, thread_name_prefix="capture-decode")
         self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="capture-write")
         self._deliveries = Deliveries(
-            store or self._blobs or Blobs(settings, threads=1),
+            store or Blobs(settings, threads=1),
             self._topic,
             self._counts,
             settings.s3_bucket,
             self._threads,
         )
-        self._spools = Spools(settings, self._counts, lock)
+        self._spools = Spools(settings, self._counts)
         self._reporting = Reporting(self._topic, self._counts, self._spools)
-        self._packing = Packing(
-            settings, self._preparation, self._budget, self._spools, self._enqueue
-        )
-        self._queue: asyncio.Queue[Segment] = asyncio.Queue()
-        self._in_hand: set[Segment | Spooled] = set()
-        self._spooled = asyncio.Event()
-        # one is counted in the decoding thread, the other in the loop's
-        self._queued, self._finished = 0, 0
+        self._packing = Packing(settings, self._budget, self._spools, self._enqueue)
+        # what is in memory first: the spool has what is left of the time
+        self._queue: asyncio.PriorityQueue[tuple[bool, int, Segment | Spooled]]
+        self._queue, self._order = asyncio.PriorityQueue(), count()
+        self._in_memory: set[Segment] = set()
+        """Closed segments that are not published yet."""
         # shown from zero
         from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
         from_zero(CAPTURES_DROPPED, DROP_REASONS)
@@ -181,59 +169,68 @@ class Recorder:
         """Publish exchanges until the socket ends, then the remaining ones as long as there is
         time. `began` is called once it captures."""
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._spools.open)
+        left = await asyncio.to_thread(self._spools.open)
         await asyncio.to_thread(self._registrations.open)
-        self._counts.go_on(self._handed_before, self._spools.own_waiting)
-        senders = _SENDERS_PER_THREAD * UPLOAD_THREADS
-        drainers = senders if self._settings.proxy_spool == "all" else _DRAINERS
-        work = [self._send_queued() for _ in range(senders)]
-        if self._spools.is_on:
-            work += [self._drain() for _ in range(drainers)]
-        work += [self._report(), self._write_status_regularly(), self._registrations.keep_current()]
-        has_heeded = asyncio.Event()
-        work.append(self._heed_locks(has_heeded))
+        self._counts.go_on(self._handed_before)
+        self._enqueue(*left)
+        work = [self._send_queued() for _ in range(UPLOAD_THREADS)]
+        work += [
+            _repeat(self._report, self._settings.proxy_report_seconds),
+            _repeat(self._write_status, _STATUS_SECONDS),
+            _repeat(self._heed_lock, _EVERY_SECONDS),
+            self._registrations.keep_current(),
+        ]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
-        with contextlib.suppress(TimeoutError):  # a server that hangs is not waited for
-            await asyncio.wait_for(has_heeded.wait(), _LOCK_SECONDS)
+        # a server that hangs is not waited for
+        await asyncio.wait({asyncio.create_task(self._heed_lock())}, timeout=_LOCK_SECONDS)
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
         began()
-        reading = self._loop.run_in_executor(self._reading, self._read)
-        await self._loop.run_in_executor(self._decoding, self._decode)
-        if not self._is_late:
-            await reading
+        inbox = Inbox(self._receive, self._note_end)
+        receiving, _ = await self._loop.create_unix_connection(lambda: inbox, sock=self._connection)
+        await asyncio.to_thread(self._decode)
         await self._end(tasks)
+        receiving.close()
 
-    def _read(self) -> None:
-        """Queue exchanges until the socket ends; in a thread."""
-        try:
-            while (sent := self._reader.exchange()) is not None:
-                self._counts.receive()
-                self._came.put(sent)
-        finally:
-            self._ended = time.monotonic()
-            self._came.put(None)
+    def _receive(self, exchanges: Sequence[SentExchange]) -> None:
+        self._counts.receive(len(exchanges))
+        self._came.put(exchanges)
+
+    def _note_end(self) -> None:
+        if not self._counters.values[CounterId.DEADLINE]:
+            _log.error("the serving process is gone", action="capture_alone")
+            self._counts.lose_unread()
+            self._ends_at = time.monotonic() + self._grace_seconds
+        self._came.put(None)
 
     def _decode(self) -> None:
         """Pack the exchanges that came; in a thread."""
-        while not self._is_late:
-            with contextlib.suppress(Empty):
-                sent = self._came.get(timeout=_TICK_SECONDS)
-                if sent is None:
+        came: Sequence[SentExchange] | None = ()
+        while came is not None and not self._is_late:
+            for sent in came:
+                self._wait_for_room()
+                if self._is_late:
                     break
-                while self._is_full() and not self._is_late:
-                    self._packing.close_due(all=True)
-                    time.sleep(_POLL_SECONDS)
                 self._pack(sent)
             self._packing.close_due()
+            came = ()
+            with contextlib.suppress(Empty):
+                came = self._came.get(timeout=_TICK_SECONDS)
         self._packing.close_due(all=True)
+
+    def _wait_for_room(self) -> None:
+        """Wait while the budget is exceeded and a segment is being sent: an exchange may be larger
+        than it was received."""
+        while self._budget.held > self._budget.limit and not self._is_late:
+            self._packing.close_due(all=True)
+            if not self._in_memory:
+                return
+            time.sleep(_POLL_SECONDS)
 
     @property
     def _seconds_left(self) -> float:
         """Seconds until all work must have ended; endless if no end is planned yet."""
         nanoseconds = self._counters.values[CounterId.DEADLINE]
-        if nanoseconds:
-            return nanoseconds / 1e9 - time.monotonic()
-        return inf if self._ended is None else self._ended + self._grace_seconds - time.monotonic()
+        return (nanoseconds / 1e9 or self._ends_at) - time.monotonic()
 
     @property
     def _is_late(self) -> bool:
@@ -241,17 +238,9 @@ class Recorder:
         reserved = min(_LAST_REPORT_SECONDS, self._grace_seconds * _REPORT_SHARE)
         return self._seconds_left < reserved
 
-    def _is_full(self) -> bool:
-        """Return whether a queued exchange must be sent first: a prepared one may be larger than
-        the one received."""
-        return self._budget.held > self._budget.limit and self._queued > self._finished
-
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        if self._ended is not None and not self._counters.values[CounterId.DEADLINE]:
-            _log.error("the serving process is gone", action="capture_alone")
-            self._counts.lose_unread()
-        while self._counts.queued + self._spools.adopted_waiting and not self._is_late:
-            if self._deliveries.unavailable and self._spools.is_on:
+        while self._spools.has_queued and not self._is_late:
+            if self._deliveries.unavailable and self._spools.own is not None:
                 break  # the spool takes captures: a server is not waited for
             # polled: threads do not set an event
             await asyncio.sleep(_POLL_SECONDS)
@@ -265,8 +254,6 @@ class Recorder:
         closing = asyncio.ensure_future(self._topic.close())
         await asyncio.wait({closing}, timeout=max(0.0, self._seconds_left))
         closing.cancel()
-        if self._blobs is not None:
-            self._blobs.close()
 
     def _pack(self, sent: SentExchange) -> None:
         sequence = 0
@@ -292,112 +279,88 @@ class Recorder:
             self._budget.free(sent.reserved)
             self._counts.drop("unreadable")
 
-    def _enqueue(self, segment: Segment | None) -> None:
-        """Send a closed segment, or look into the spool; in the decoding thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended: the rest is counted
-            if segment is None:
-                self._loop.call_soon_threadsafe(self._spooled.set)
-            else:
-                self._queued += 1
-                self._loop.call_soon_threadsafe(self._queue.put_nowait, segment)
+    def _enqueue(self, *items: Segment | Spooled) -> None:
+        """Send closed segments; in any thread."""
+        for item in items:
+            if isinstance(item, Segment):
+                self._in_memory.add(item)
+            entry = isinstance(item, Spooled), next(self._order), item
+            with contextlib.suppress(RuntimeError):  # the loop has ended: the rest is counted
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, entry)
 
     async def _send_queued(self) -> None:
         while True:
-            await self._deliver(await self._queue.get())
-
-    async def _drain(self) -> None:
-        """Deliver captures in the spool: our own, and those of dead producers."""
-        while True:
-            if (item := self._spools.take()) is not None:
-                await self._deliver(item)
-                continue
-            self._spooled.clear()
-            if not self._spools.unclaimed:  # none has come since we looked
-                await self._spooled.wait()
-
-    async def _deliver(self, item: Segment | Spooled) -> None:
-        self._in_hand.add(item)
-        await self._deliveries.deliver(item)
-        # Not if it was cancelled: `_end` handles what is still in hand.
-        self._in_hand.discard(item)
-        if isinstance(item, Segment):
-            self._budget.free(item.reserved)
-            self._finished += 1
+            _, _, item = await self._queue.get()
+            await self._deliveries.deliver(item)
+            # Not if it was cancelled: `_end` handles what is still in memory.
+            if isinstance(item, Segment):
+                self._in_memory.discard(item)
+                self._budget.free(item.reserved)
 
     def _spool_rest(self) -> None:
         """Put what is left in memory into the spool; what it refuses is lost, and counted."""
-        held = [item for item in self._in_hand if isinstance(item, Segment)]
-        while not self._queue.empty():
-            held.append(self._queue.get_nowait())
-        for item in held:
-            self._spools.write(item)
-            self._budget.free(item.reserved)
-        self._counts.give_up(self._spools.own_waiting)
+        for segment in list(self._in_memory):
+            self._spools.write(segment)
+            self._budget.free(segment.reserved)
+        self._counts.give_up()
 
     async def _report(self) -> None:
-        """Report the counts every 10 seconds; look for the spools of dead processes, too."""
-        while True:
-            try:
-                await asyncio.to_thread(self._spools.adopt)
-            except OSError as error:
-                _log.warning("the spool cannot be read", action="adopting", error=str(error))
-            if self._spools.unclaimed:
-                self._spooled.set()
-            try:
-                await self._reporting.report_all()
-            except Exception as error:  # a producer that never reports again counts as dead
-                _log.warning("no report", action="reporting", error=type(error).__name__)
-            await asyncio.sleep(self._settings.proxy_report_seconds)
+        """Report the counts; look for the spools of dead processes, too."""
+        try:
+            self._enqueue(*await asyncio.to_thread(self._spools.adopt))
+        except OSError as error:
+            _log.warning("the spool cannot be read", action="adopting", error=str(error))
+        try:
+            await self._reporting.report_all()
+        except Exception as error:  # a producer that never reports again counts as dead
+            _log.warning("no report", action="reporting", error=type(error).__name__)
 
-    async def _heed_locks(self, has_heeded: asyncio.Event) -> None:
-        """Put single objects from the time on at which the bucket locks new ones: of a locked
-        segment nothing could be erased before all of it."""
-        while self._blobs is not None and self._packing.is_packed:
-            with contextlib.suppress(ObjectStoreUnavailable):
-                # not in a thread that the end waits for
-                asking = self._loop.run_in_executor(self._threads, locks_objects, self._settings)
-                if await asking:
-                    self._packing.is_packed = False
-                    _log.error(
-                        "the bucket locks new objects: captures are not packed",
-                        action="packing_off",
-                        bucket=self._settings.s3_bucket,
-                        remedy="remove its default retention, and start the proxy again",
-                    )
-            has_heeded.set()
-            await asyncio.sleep(_EVERY_SECONDS)
-        has_heeded.set()
+    async def _heed_lock(self) -> None:
+        """Put single objects if the bucket locks new ones: of a locked segment nothing could be
+        erased before all of it."""
+        if not self._packing.is_packed:
+            return
+        with contextlib.suppress(ObjectStoreUnavailable):
+            # not in a thread that the end waits for
+            if await self._loop.run_in_executor(self._threads, self._locks_objects):
+                self._packing.is_packed = False
+                _log.error(
+                    "the bucket locks new objects: captures are not packed",
+                    action="packing_off",
+                    bucket=self._settings.s3_bucket,
+                    remedy="remove its default retention, and start the proxy again",
+                )
 
-    async def _write_status_regularly(self) -> None:
-        while True:
-            self._write_status()
-            await asyncio.sleep(_STATUS_SECONDS)
-
-    def _write_status(self) -> None:
-        state = {
-            "unavailable": self._deliveries.unavailable,
-            "metrics": list_samples("proxy"),
-        }
+    async def _write_status(self) -> None:
+        """Write what the serving process shows, and store the counts."""
+        unavailable = self._deliveries.unavailable
+        self._counters.values[CounterId.IS_AWAY] = bool(unavailable)
+        state = {"unavailable": unavailable, "metrics": list_samples("proxy")}
         self._counters.write_status(orjson.dumps(state))
+        await asyncio.to_thread(self._counts.store)
 
     async def _send_final_report(self) -> None:
-        spooled = self._spools.own_waiting
-        seconds = max(self._seconds_left / 2, _REPORT_SECONDS)
-        report = await self._reporting.send_final_reports(seconds)
-        await asyncio.to_thread(self._spools.close)
-        self._write_status()
+        seconds = min(max(self._seconds_left / 2, _REPORT_SECONDS), _MOST_REPORT_SECONDS)
+        is_reported = await self._reporting.report_all(final=True, seconds=seconds)
+        values, lost = self._counts.values, self._counts.dropped.get("left", 0)
+        await self._write_status()
         _log.info(
             "capturing has ended",
             action="capture_stopped",
             producer=self._counts.producer,
-            published=report.published,
-            spooled=spooled,
-            lost=report.dropped.get("left", 0),
+            published=self._counts.published,
+            spooled=values[CounterId.SPOOLED],
+            lost=lost,
         )
+        await asyncio.to_thread(self._spools.close, is_reported=is_reported)
 
 
-_OVERHEAD: Final = 512
-"""Bytes counted for an event in addition to its content, and for an exchange."""
+async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:
+    while True:
+        await work()
+        await asyncio.sleep(seconds)
+
+
 # With more models whose segments are open at once, or with more than this share of the budget in
 # open segments, the oldest is closed.
 _MOST_OPEN: Final = 256
@@ -412,15 +375,12 @@ class Packing:
     def __init__(
         self,
         settings: CaptureSettings,
-        preparation: Preparation,
         budget: Budget,
         spools: Spools,
-        send: Callable[[Segment | None], None],
+        send: Callable[[Segment | Spooled], None],
     ) -> None:
-        """`send` takes over a closed segment, and is told None of one that waits in the spool;
-        never blocks."""
-        self._preparation, self._budget, self._spools = preparation, budget, spools
-        self._send = send
+        """`send` takes over a closed segment; never blocks."""
+        self._budget, self._spools, self._send = budget, spools, send
         self._prefix = settings.proxy_key_prefix
         self.is_packed = settings.proxy_packing == "on"
         """False: each exchange is a segment of its own, and is put as single objects."""
@@ -452,24 +412,17 @@ class Packing:
     ) -> bool:
         """Add an exchange to a segment in a folder of the spool, or in memory; return False if the
         folder does not take it: lay its blobs out again, for another segment."""
-        size, captures = self._preparation.estimate(chosen)
-        segment = self._find(chosen.model_id, folder, size, captures)
+        segment = self._find(chosen, folder)
         if segment is None:
             return False
-        draft = self._preparation.prepare(chosen, segment, producer, sequence)
-        added = draft.end - segment.size
-        if folder is None:
-            segment.append(draft)
-            kept = sum(len(event.key) + len(event.value) + _OVERHEAD for event in draft.events)
-            segment.reserved += added + kept
-            self._open_bytes += added + kept
-            self._budget.free(reserved - added - kept)
-        elif folder.append(segment, draft):
-            self._budget.free(reserved)
-        else:
+        draft = chosen.lay_out(segment, producer, sequence)
+        if folder is not None and not folder.append(segment, b"".join(draft.parts)):
             self._close(segment)
             return False
-        for reason in draft.problems:
+        kept = segment.append(draft)
+        self._open_bytes += kept
+        self._budget.free(reserved - kept)
+        for reason in chosen.problems:
             INCOMPLETE_CAPTURES.labels(reason).inc()
         is_full = segment.exchanges >= self._most or segment.size >= self._bytes
         if is_full or not segment.key:
@@ -478,23 +431,21 @@ class Packing:
             self._close(next(iter(self._open.values())))
         return True
 
-    def _find(
-        self, model_id: str, folder: Folder | None, size: int, captures: int
-    ) -> Segment | None:
-        segment = self._open.get(model_id)
+    def _find(self, chosen: ChosenExchange, folder: Folder | None) -> Segment | None:
+        segment = self._open.get(chosen.model_id)
         if segment is not None:
-            fits = segment.has_room(size, captures, limit=self._bytes)
+            fits = segment.has_room(chosen.size, chosen.captures, limit=self._bytes)
             if fits and (segment.file is None) == (folder is None):
                 return segment
             self._close(segment)
         if len(self._open) >= _MOST_OPEN:
             self._close(next(iter(self._open.values())))
         segment = Segment(
-            model_id, prefix=self._prefix, packed=self.is_packed, opened=time.monotonic()
+            chosen.model_id, prefix=self._prefix, packed=self.is_packed, opened=time.monotonic()
         )
         if folder is not None and not folder.open(segment):
             return None
-        self._open[model_id] = segment
+        self._open[chosen.model_id] = segment
         return segment
 
     def close_due(self, *, all: bool = False) -> None:
@@ -508,8 +459,7 @@ class Packing:
     def _close(self, segment: Segment) -> None:
         self._open.pop(segment.model_id, None)
         self._open_bytes -= segment.reserved
-        closed = self._spools.close_segment(segment)
-        if segment.exchanges:
+        if (closed := self._spools.close_segment(segment)) is not None:
             self._send(closed)
 
 

@@ -6,11 +6,9 @@ it never takes the interpreter's lock from the loop that serves.
 """
 
 import asyncio
-import os
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -118,8 +116,6 @@ class Reservation:
 # for calls in progress.
 _CROWDED: Final = 3 / 4
 _LOOK_SECONDS: Final = 0.002
-# How often it is asked whether a server is unavailable.
-_ASK_SECONDS: Final = 0.5
 # If nothing becomes free for so long, no call waits.
 _STUCK_SECONDS: Final = 1.0
 
@@ -132,55 +128,37 @@ class Queue:
     becomes free: what is missing then is not a processor's time.
     """
 
-    def __init__(
-        self, budget: Budget, seconds: float, is_away: Callable[[], bool], handed: Callable[[], int]
-    ) -> None:
-        """`handed` returns how many bytes were handed over since the start."""
-        self._budget, self._seconds, self._is_away, self._handed = budget, seconds, is_away, handed
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._looking: asyncio.TimerHandle | None = None
-        self._asked = self._moved = 0.0
-        self._away, self._freed = False, -1
+    def __init__(self, budget: Budget, seconds: float) -> None:
+        self._budget, self._seconds = budget, seconds
+        self._turn = asyncio.Lock()
+        self._freed, self._moved = -1, 0.0
+        self._let = 0
+        """Bytes of calls that have just gone on, and are not handed over yet."""
 
     @property
     def is_needed(self) -> bool:
         """True if a call that is to be captured should call `wait`."""
-        return self._handed() - self._budget.freed > self._budget.limit * _CROWDED
+        return self._budget.behind > self._budget.limit * _CROWDED
 
     async def wait(self, size: int) -> None:
-        """Wait in turn until captures have made room; not long. `size`: of the request's body."""
-        loop = asyncio.get_running_loop()
-        self._observe(loop.time())
-        if self._away or not self._seconds or loop.time() > self._moved + _STUCK_SECONDS:
+        """Wait in turn until captures have made room; not long. `size`: of the request's body. A
+        large one needs no more room than some."""
+        if not self._seconds or not self._helps():
             return
-        turn = loop.create_future()
-        self._waiting.append((turn, OVERHEAD + size))
-        self._looking = self._looking or loop.call_later(_LOOK_SECONDS, self._look)
-        try:
-            await asyncio.wait({turn}, timeout=self._seconds)
-        finally:
-            turn.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds), self._turn:
+                while self._budget.behind + self._let > self._budget.limit * _CROWDED:
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    self._let = 0
+                    if not self._helps():
+                        return
+                self._let += OVERHEAD + size
 
-    def _observe(self, now: float) -> None:
+    def _helps(self) -> bool:
+        now = asyncio.get_running_loop().time()
         if self._budget.freed != self._freed:
             self._freed, self._moved = self._budget.freed, now
-        if now > self._asked + _ASK_SECONDS:
-            self._asked, self._away = now, self._is_away()
-
-    def _look(self) -> None:
-        """Let the first calls go on that there is room for; a large one needs no more than some."""
-        loop, self._looking = asyncio.get_running_loop(), None
-        self._observe(loop.time())
-        behind = self._handed() - self._budget.freed
-        while self._waiting and (self._away or behind <= self._budget.limit * _CROWDED):
-            turn, size = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                behind += size
-        while self._waiting and self._waiting[0][0].done():
-            self._waiting.popleft()
-        if self._waiting:
-            self._looking = loop.call_later(_LOOK_SECONDS, self._look)
+        return not self._budget.is_away and now <= self._moved + _STUCK_SECONDS
 
 
 # A capture process writes its status as soon as it has begun.
@@ -208,21 +186,14 @@ class Captures:
         self._start = start or start_process
         self.producer = str(uuid7())
         self._counters = SharedCounters.new()
-        now = datetime.now(UTC)
-        self.counts = Counts(self.producer, self.producer, now, self._counters.values)
+        self._counters.values[CounterId.BOOTED] = time.time_ns() // 1000
+        self.counts = Counts(self.producer, self._counters.values)
         self.budget = Budget(self._counters.values, settings.proxy_capture_bytes)
         self.body_bytes = settings.proxy_body_bytes
-        self._handed_bytes = 0
-        self.queue = Queue(
-            self.budget,
-            settings.proxy_capture_wait_seconds,
-            lambda: bool(self._find_away()),
-            lambda: self._handed_bytes,
-        )
+        self.queue = Queue(self.budget, settings.proxy_capture_wait_seconds)
         """Calls that wait for room."""
-        self._lock = -1
         self._process = CaptureProcess(
-            lambda connection: self._start(connection, self._counters.file, self._lock),
+            lambda connection: self._start(connection, self._counters.file, self.counts.file),
             self._write_handshake,
             self._has_ended,
         )
@@ -275,7 +246,8 @@ class Captures:
         if self._settings.proxy_spool != "off" and root is not None:
             # This process holds the lock, too: nobody may adopt the folder while a new process
             # begins.
-            self._lock = await asyncio.to_thread(make_folder, root, self.producer)
+            self.counts.file = await asyncio.to_thread(make_folder, root, self.producer)
+            await asyncio.to_thread(self.counts.store)
         self._process.begin()
 
     async def stop(self, grace_seconds: float) -> int:
@@ -291,8 +263,7 @@ class Captures:
             if not await self._process.end(end):
                 await self._report_in_its_place()
             self._unpublished = self.counts.queued + self.counts.dropped.get("left", 0)
-            if self._lock >= 0:
-                os.close(self._lock)
+            self.counts.close()
             self._counters.close()
         return self._unpublished
 
@@ -315,11 +286,11 @@ class Captures:
         from .spool import Spools  # noqa: PLC0415
 
         topic = Publisher(self._settings)
-        spools = Spools(self._settings, self.counts, self._lock if self._lock >= 0 else None)
+        spools = Spools(self._settings, self.counts)
         await asyncio.to_thread(spools.open)
-        self.counts.give_up(spools.own_waiting)
+        self.counts.give_up()
         reporting = Reporting(topic, self.counts, spools)
-        await reporting.send_final_reports(_REPORT_SECONDS)
+        await reporting.report_all(final=True, seconds=_REPORT_SECONDS)
         reporting.cancel()
         await topic.close()
 
@@ -330,7 +301,7 @@ class Captures:
             self.budget.give_back(reserved)
             return
         self.counts.see()
-        self._handed_bytes += reserved
+        self.budget.hand(reserved)
         self._process.hand(write_exchange(exchange, call, route, reserved), reserved)
 
     def _write_handshake(self, handed: int) -> bytes:
@@ -338,7 +309,6 @@ class Captures:
             settings=self._settings,
             models=self._models,
             producer=self.producer,
-            booted_at=self.counts.booted_at,
             handed=handed,
         )
         return handshake.frame()
@@ -347,6 +317,7 @@ class Captures:
         self._counters.values[CounterId.FREED] = handed_bytes
         self.metrics.add_former()
         self._counters.values[CounterId.WRITING_STATUS] = 0
+        self._counters.values[CounterId.IS_AWAY] = 0
         self._last_status = {}
 
     def _read_status(self) -> Mapping[str, Any]:

@@ -5,17 +5,22 @@ The two processes of a proxy share the numbers without a message, in memory that
 status that the capture process writes. Every number has one writer, and is written whole. So it is
 right at any moment, even after its writer was killed: accounting continues from it, and no sequence
 number is given twice.
+
+With a spool the numbers are also stored in the lock of the producer's folder, before others can see
+what they count: an event, a report, a capture on disk. So a process that finds the lock of two dead
+ones continues from it in the same way.
 """
 
 import mmap
 import os
 import tempfile
-from collections.abc import MutableSequence
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum
 from threading import Lock
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from inference_store.inference.producer_reports import DROP_REASONS, ProducerReport
 from inference_store.platform.metrics import CAPTURED_EVENTS, CAPTURES, CAPTURES_DROPPED
@@ -36,7 +41,7 @@ class CounterId(IntEnum):
     RECEIVED = 3
     """Capture: exchanges that came through the socket whole."""
     USED = 4
-    """Capture: numbers given to exchanges to publish. For a dead producer: the highest."""
+    """Capture: numbers given to exchanges to publish."""
     SAMPLED_OUT = 5
     PUBLISHED = 6
     EVENTS = 7
@@ -45,17 +50,31 @@ class CounterId(IntEnum):
     REPORTS = 9
     WRITING_STATUS = 10
     """Capture: odd while it writes its status."""
+    HANDED = 11
+    """Serving: bytes of TAKEN that were handed over."""
+    IS_AWAY = 12
+    """Capture: 1 while a server is unavailable."""
+    BOOTED = 13
+    """Serving: when it started, in microseconds of Unix time."""
+    SPOOLED = 14
+    """Capture: exchanges in the spool, including those being published."""
+    SPOOL_BYTES = 15
     REFUSED = 16
     """Serving: dropped, one number for each of REASONS."""
     DROPPED = 32
     """Capture: dropped, one number for each of REASONS."""
 
 
-COUNTER_COUNT: Final = 64
-CounterValues = MutableSequence[int]
-_TEXT: Final = COUNTER_COUNT * 8
+CounterValues: TypeAlias = "memoryview[int]"
+_TEXT: Final = 64 * 8
 _SIZE: Final = 64 * 1024
 _LENGTH: Final = 4
+_FEW: Final = 100
+
+
+def read_values(stored: bytes = b"") -> CounterValues:
+    """Return counters of our own that begin with stored ones; those that are missing are 0."""
+    return memoryview(bytearray(stored[:_TEXT].ljust(_TEXT, b"\0"))).cast("q")
 
 
 class SharedCounters:
@@ -65,7 +84,7 @@ class SharedCounters:
         self.file = file
         self._map = mmap.mmap(file, _SIZE)
         self._bytes = memoryview(self._map)
-        self.values: CounterValues = self._bytes[:_TEXT].cast("q")  # type: ignore[assignment]
+        self.values: CounterValues = self._bytes[:_TEXT].cast("q")
 
     @classmethod
     def new(cls) -> Self:
@@ -106,16 +125,33 @@ class SharedCounters:
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of one producer; `seen = sampled out + dropped + queued + published` at any time.
-
-    `values`: the counters that the two processes of a live producer share.
-    """
+    """Totals of one producer; `seen = sampled out + dropped + queued + published` at any time."""
 
     producer: str
-    reporter: str
-    booted_at: datetime
-    values: CounterValues = field(default_factory=lambda: [0] * COUNTER_COUNT, repr=False)
+    values: CounterValues = field(default_factory=read_values, repr=False)
+    """Shared by the two processes of a producer that lives."""
+    file: int = -1
+    """The lock of its folder in the spool, where they are stored; -1: it has none."""
     _lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def stored(cls, producer: str, file: int) -> Self:
+        """Return the counts of a dead producer. Raises OSError."""
+        return cls(producer, read_values(os.pread(file, _TEXT, 0)), file)
+
+    def store(self) -> None:
+        """Write the numbers to the lock, if there is one. Blocks."""
+        with self._lock, suppress(OSError):
+            if self.file >= 0:
+                os.pwrite(self.file, self.values, 0)
+
+    def close(self) -> None:
+        """Store them, and let the lock go."""
+        self.store()
+        with self._lock:  # a thread may be about to write to it: the descriptor is reused
+            if self.file >= 0:
+                os.close(self.file)
+            self.file = -1
 
     def see(self) -> None:
         """Count a queued exchange, in the serving process."""
@@ -129,9 +165,9 @@ class Counts:
         self.values[CounterId.REFUSED + REASONS.index(reason)] += 1
         _count_drop(reason, 1)
 
-    def receive(self) -> None:
-        """Count a queued exchange that came through the socket, in the capture process."""
-        self.values[CounterId.RECEIVED] += 1
+    def receive(self, count: int) -> None:
+        """Count queued exchanges that came through the socket, in the capture process."""
+        self.values[CounterId.RECEIVED] += count
 
     def sample_out(self) -> None:
         """Count a queued exchange that the rules leave out."""
@@ -147,11 +183,11 @@ class Counts:
             self.values[CounterId.USED] += 1
             return self._highest()
 
-    def count_spooled(self, sequence: int) -> None:
-        """Count an exchange in the spool of a dead producer."""
+    def spool(self, exchanges: int, size: int) -> None:
+        """Count queued exchanges, and bytes, that are in the spool; negative: not any more."""
         with self._lock:
-            self.values[CounterId.SEEN] += 1
-            self.values[CounterId.USED] = max(self.values[CounterId.USED], sequence)
+            self.values[CounterId.SPOOLED] += exchanges
+            self.values[CounterId.SPOOL_BYTES] += size
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count queued exchanges that are lost; `reason` is one of DROP_REASONS."""
@@ -167,30 +203,43 @@ class Counts:
         CAPTURES.labels("published").inc(exchanges)
         CAPTURED_EVENTS.inc(events)
 
-    def go_on(self, handed: int, spooled: int) -> None:
+    def go_on(self, handed: int) -> None:
         """Continue after a capture process that received `handed` exchanges: those that are neither
-        settled nor `spooled` are lost."""
-        self._lose(handed, spooled)
+        settled nor in the spool are lost."""
+        self._lose(handed, "process_ended")
         self.values[CounterId.RECEIVED] = handed
+
+    def inherit(self, sequences: Iterable[int]) -> None:
+        """Continue after both processes, of which these exchanges are in the spool."""
+        values = self.values
+        # after a power failure they, and a few reports, may be newer than what is stored
+        values[CounterId.REPORTS] += _FEW
+        values[CounterId.SEEN] += max(0, -self._unspooled(self._handed))
+        used = max(sequences, default=0) - self._refused
+        values[CounterId.USED] = max(values[CounterId.USED], used)
+        self.go_on(self._handed)
 
     def lose_unread(self) -> None:
         """Count what the serving process had seen and not sent when it died."""
-        seen = self.values[CounterId.SEEN] - self._refused()
-        on_its_way = max(0, seen - self.values[CounterId.RECEIVED])
-        self._lose(seen, self._unsettled(seen) - on_its_way)
-        self.values[CounterId.RECEIVED] = seen
+        if (lost := self._handed - self.values[CounterId.RECEIVED]) > 0:
+            self.receive(lost)
+            with self._lock:
+                self.values[CounterId.USED] += lost
+            self.drop("process_ended", lost)
 
-    def give_up(self, spooled: int) -> None:
-        """Drop queued exchanges at the end, with the reason `left`, except those `spooled`."""
-        self._lose(self.values[CounterId.SEEN] - self._refused(), spooled, "left")
+    def give_up(self) -> None:
+        """Drop queued exchanges at the end, with the reason `left`, except those in the spool."""
+        self._lose(self._handed, "left")
 
-    def _unsettled(self, seen: int) -> int:
+    def _unspooled(self, handed: int) -> int:
+        """Return how many of so many exchanges have no outcome and are not in the spool."""
         values = self.values
         dropped = sum(values[CounterId.DROPPED : CounterId.DROPPED + len(REASONS)])
-        return seen - values[CounterId.SAMPLED_OUT] - dropped - values[CounterId.PUBLISHED]
+        settled = values[CounterId.SAMPLED_OUT] + dropped + values[CounterId.PUBLISHED]
+        return handed - settled - values[CounterId.SPOOLED]
 
-    def _lose(self, handed: int, spooled: int, reason: str = "process_ended") -> None:
-        lost = self._unsettled(handed) - spooled
+    def _lose(self, handed: int, reason: str) -> None:
+        lost = self._unspooled(handed)
         undecided = handed - self.values[CounterId.SAMPLED_OUT] - self.values[CounterId.USED]
         if undecided > 0:  # there was no time to read or decode them
             self.values[CounterId.USED] += undecided
@@ -200,7 +249,7 @@ class Counts:
     @property
     def queued(self) -> int:
         """Exchanges that have no outcome yet."""
-        return self._unsettled(self.values[CounterId.SEEN] - self._refused())
+        return self._unspooled(self._handed) + self.values[CounterId.SPOOLED]
 
     @property
     def published(self) -> int:
@@ -216,7 +265,7 @@ class Counts:
         )
         return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
 
-    def report(self, *, spooled: int = 0, final: bool = False) -> ProducerReport:
+    def report(self, *, final: bool = False) -> ProducerReport:
         """Return a report of the current totals."""
         with self._lock:
             self.values[CounterId.REPORTS] += 1
@@ -226,15 +275,15 @@ class Counts:
             seen = self.values[CounterId.SEEN]
             return ProducerReport(
                 producer=self.producer,
-                reporter=self.reporter,
+                reporter=self.producer,
                 number=self.values[CounterId.REPORTS],
-                booted_at=self.booted_at,
+                booted_at=datetime.fromtimestamp(self.values[CounterId.BOOTED] / 1e6, UTC),
                 reported_at=datetime.now(UTC),
                 seen=seen,
                 sampled_out=sampled_out,
                 dropped=dropped,
                 queued=max(0, seen - sampled_out - sum(dropped.values()) - published),
-                spooled=spooled,
+                spooled=self.values[CounterId.SPOOLED],
                 published=published,
                 events=self.values[CounterId.EVENTS],
                 highest_sequence=highest,
@@ -242,10 +291,16 @@ class Counts:
             )
 
     def _highest(self) -> int:
-        return self.values[CounterId.USED] + self._refused()
+        return self.values[CounterId.USED] + self._refused
 
+    @property
     def _refused(self) -> int:
         return sum(self.values[CounterId.REFUSED : CounterId.REFUSED + len(REASONS)])
+
+    @property
+    def _handed(self) -> int:
+        """Exchanges that the capture process has, or is to get."""
+        return self.values[CounterId.SEEN] - self._refused
 
 
 def _count_drop(reason: str, count: int) -> None:
@@ -270,6 +325,20 @@ class Budget:
     def freed(self) -> int:
         """Bytes that the capture process has freed since the start."""
         return self._values[CounterId.FREED]
+
+    @property
+    def behind(self) -> int:
+        """Bytes that were handed over and are not free yet."""
+        return self._values[CounterId.HANDED] - self._values[CounterId.FREED]
+
+    @property
+    def is_away(self) -> bool:
+        """True if a server is unavailable, without which nothing becomes free."""
+        return bool(self._values[CounterId.IS_AWAY])
+
+    def hand(self, size: int) -> None:
+        """Count bytes as handed over, in the serving process."""
+        self._values[CounterId.HANDED] += size
 
     def take(self, size: int) -> bool:
         """Reserve bytes, in the serving process; return False and reserve none if that would exceed

@@ -204,17 +204,6 @@ def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
     return stated is not False
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenExchange:
-    """An exchange to publish."""
-
-    work: Work
-    reading: Reading
-    model: str
-    """The name that callers use."""
-    model_id: str
-
-
 class Preparation:
     """Prepares exchanges by the settings; may be shared between threads."""
 
@@ -224,8 +213,8 @@ class Preparation:
         self._limit = 4 * settings.proxy_body_bytes
         self._key = settings.proxy_redaction_key.get_secret_value()
 
-    def choose(self, work: Work) -> ChosenExchange | None:
-        """Read an exchange; None if the sampling leaves it out."""
+    def choose(self, work: Work) -> "ChosenExchange | None":
+        """Read an exchange, and redact it; None if the sampling leaves it out."""
         registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
         work = remove_cut_bodies(work)
         if registered is not None:
@@ -257,21 +246,9 @@ class Preparation:
             ok=all(is_ok(exchange, reading, inference) for inference in reading.inferences),
             chance=uuid7().bytes,
         )
-        return ChosenExchange(work, reading, model, model_id) if is_chosen else None
-
-    def estimate(self, chosen: ChosenExchange) -> tuple[int, int]:
-        """Return about how many bytes the blobs of an exchange have, and how many inferences it
-        is."""
-        inferences = chosen.reading.inferences
-        sizes = (len(each.data or b"") + len(each.response or b"") for each in inferences)
-        return sum(sizes) + _METADATA_BYTES * len(inferences), len(inferences)
-
-    def prepare(
-        self, chosen: ChosenExchange, segment: Segment, producer: str, sequence: int
-    ) -> Draft:
-        """Lay a chosen exchange out for its place in a segment."""
-        builder = CaptureBuilder(chosen, key=self._key, limit=self._limit)
-        return builder.build(segment, producer, sequence)
+        if not is_chosen:
+            return None
+        return ChosenExchange(work, reading, model, model_id, key=self._key, limit=self._limit)
 
 
 _WHOLE = 1 << 64
@@ -349,20 +326,23 @@ _LONGEST_WORD = 256
 _METADATA_BYTES = 2048
 
 
-class CaptureBuilder:
-    """Builds the blobs and events of one exchange."""
+class ChosenExchange:
+    """An exchange to publish: builds its blobs and events."""
 
-    def __init__(self, chosen: ChosenExchange, *, key: str, limit: int) -> None:
-        """`key`: of the redactions' hashes; `limit`: the most bytes of a decoded body."""
-        self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
-        exchange, reading, self._limit = chosen.work.exchange, chosen.reading, limit
+    def __init__(
+        self, work: Work, reading: Reading, model: str, model_id: str, *, key: str, limit: int
+    ) -> None:
+        """`model`: the name that callers use; `key`: of the redactions' hashes; `limit`: the most
+        bytes of a decoded body."""
+        self._work, self._model, self.model_id = work, model, model_id
+        exchange, self._limit = work.exchange, limit
         redactions = self._work.rules.redactions
         self._redactor = redactor = _NOTHING
         if redactions:
             self._redactor = redactor = Redactor(redactions, key, limit=limit)
             # Data read from a redacted request cannot contain what was removed from it.
             exchange = redactor.request(exchange)
-            reading = redactor.reading(read_by_protocol(chosen.work, exchange), exchange)
+            reading = redactor.reading(read_by_protocol(work, exchange), exchange)
         self._exchange, self._reading = exchange, reading
         self._inferences = [
             replace(inference, data=None) if redactor.drops_input else inference
@@ -370,13 +350,18 @@ class CaptureBuilder:
         ]
         gaps = *list_gaps(exchange.request, "request"), *list_gaps(exchange.response, "response")
         reasons = () if reading.problem is None else reading.problem.reasons
-        self._problems = gravest([*gaps, *reasons])
+        self.problems = gravest([*gaps, *reasons])
         standard = standard_metadata(reading, exchange, self._work.rules)
         self._standard = redactor.metadata(standard) if redactions else standard
+        self.captures = len(self._inferences)
+        sizes = (len(each.data or b"") + len(each.response or b"") for each in self._inferences)
+        self.size = sum(sizes) + _METADATA_BYTES * self.captures
+        """About how many bytes its blobs have."""
 
-    def build(self, segment: Segment, producer: str, sequence: int) -> Draft:
+    def lay_out(self, segment: Segment, producer: str, sequence: int) -> Draft:
+        """Build its blobs and events for its place in a segment."""
         exchange = self._exchange
-        draft = Draft(segment, exchange.received_at, len(self._inferences))
+        draft = Draft(segment, exchange.received_at, self.captures)
         requests = build_requests(
             exchange, self._reading, self._work.rules.metadata_headers, limit=self._limit
         )
@@ -391,9 +376,8 @@ class CaptureBuilder:
             checksum = {"response_crc32": crc32(inference.response or b"")}
             rest = {"request": requests[index], "capture": captured | checksum}
             event = self._build_inference(draft, index, inference, ids, rest)
-            key = f"{self._model_id}/{ids.inference_id}".encode()
+            key = f"{self.model_id}/{ids.inference_id}".encode()
             draft.events.append(Event(sequence, key, event))
-        draft.problems = tuple(self._problems)
         return draft
 
     def _build_inference(
@@ -426,7 +410,7 @@ class CaptureBuilder:
         trace = find_trace(exchange.request_headers)
         error = inference.error or reading.error or exchange.error
         return {
-            "model_id": self._model_id,
+            "model_id": self.model_id,
             "inference_id": ids.inference_id,
             "received_at": exchange.received_at,
             "forwarded_at": exchange.forwarded_at,
@@ -444,7 +428,7 @@ class CaptureBuilder:
             "http_status": exchange.http_status,
             "grpc_code": exchange.grpc_code,
             "error": plain_text(error, _LONGEST_ERROR),
-            "capture_problems": self._problems or None,
+            "capture_problems": self.problems or None,
             "trace_id": None if trace is None else trace[1],
             "flags": ["batch_not_split"] if reading.not_split else None,
             "batch_index": index,

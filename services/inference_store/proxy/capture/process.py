@@ -7,7 +7,6 @@ that one.
 """
 
 import asyncio
-import ctypes
 import os
 import pickle
 import socket
@@ -18,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from io import BufferedIOBase
 from struct import Struct
 from typing import Any, Final, TypeAlias
 from typing import Protocol as Shape
@@ -38,6 +36,7 @@ from inference_store.proxy.routing import Route
 # Nothing in an exchange is evaluated: untrusted input stays bytes and texts.
 
 _LENGTH: Final = Struct(">I")
+_BUFFER: Final = 256 * 1024
 
 
 class SentExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +112,6 @@ class Handshake:
     """The ProxySettings; on the way their values."""
     models: Sequence[Rules] = ()
     producer: str
-    booted_at: datetime
     handed: int
     """Exchanges that were given to the processes before this one."""
 
@@ -122,34 +120,60 @@ class Handshake:
         return _frame(pickle.dumps(replace(self, settings=self.settings.model_dump())))
 
 
-class Reader:
-    """Reads messages."""
+def read_handshake(connection: socket.socket) -> Handshake | None:
+    """Read the first message, and nothing after it; None if none came. Blocks."""
+    start = connection.recv(_LENGTH.size, socket.MSG_WAITALL)
+    if len(start) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(start)
+    raw = connection.recv(length, socket.MSG_WAITALL)
+    if len(raw) < length:
+        return None
+    sent: Handshake = pickle.loads(raw)
+    return replace(sent, settings=ProxySettings.model_construct(**sent.settings))
 
-    def __init__(self, source: BufferedIOBase) -> None:
-        """`source` blocks: it returns fewer bytes than requested only at the end."""
-        self._source = source
-        self._decoder = msgspec.msgpack.Decoder(SentExchange)
 
-    def exchange(self) -> SentExchange | None:
-        """Return the next exchange; None if there are no more, or it did not come whole."""
-        raw = self._read()
-        return None if raw is None else self._decoder.decode(raw)
+class Inbox(asyncio.BufferedProtocol):
+    """Takes exchanges from the socket, all that have come at a time. For the loop's thread, where
+    no body is decoded: exchanges handed over are soon here, and survive the serving process."""
 
-    def handshake(self) -> Handshake | None:
-        """Read the first message; None if none came."""
-        if (raw := self._read()) is None:
-            return None
-        sent: Handshake = pickle.loads(raw)
-        values: Any = {"_env_file": None, **sent.settings}
-        return replace(sent, settings=ProxySettings(**values))
+    def __init__(
+        self, receive: Callable[[Sequence[SentExchange]], None], end: Callable[[], None]
+    ) -> None:
+        """`end` is called when the socket has ended."""
+        self._receive, self._end = receive, end
+        self._read = msgspec.msgpack.Decoder(SentExchange).decode
+        self._buffer, self._filled = bytearray(_BUFFER), 0
 
-    def _read(self) -> bytes | None:
-        start = self._source.read(_LENGTH.size)
-        if len(start) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack(start)
-        raw = self._source.read(length)
-        return raw if len(raw) == length else None
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        came = memoryview(self._buffer)[: self._filled]
+        exchanges: list[SentExchange] = []
+        start, size = 0, 0
+        while self._filled - start >= _LENGTH.size:
+            size = _LENGTH.size + _LENGTH.unpack_from(came, start)[0]
+            if self._filled - start < size:
+                break
+            exchanges.append(self._read(came[start + _LENGTH.size : start + size]))
+            start, size = start + size, 0
+        self._keep(came[start:], max(_BUFFER, size))
+        if exchanges:
+            self._receive(exchanges)
+
+    def _keep(self, rest: memoryview, room: int) -> None:
+        """Begin the buffer, of so many bytes, with the exchange that has begun."""
+        if len(rest) < self._filled or room > len(self._buffer):
+            buffer = self._buffer if room == len(self._buffer) else bytearray(room)
+            memoryview(buffer)[: len(rest)] = rest
+            self._buffer, self._filled = buffer, len(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._end()
 
 
 _FLUSH_SECONDS: Final = 0.003
@@ -204,25 +228,7 @@ def set_niceness(pid: int, niceness: int) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
-# The system call, its `struct sched_attr`, and a flag of it.
-_SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
-_ATTRIBUTES: Final = Struct("=IIQiIQQQ")
-_KEEP_POLICY: Final = 8
-
-
-def set_slice(nanoseconds: int) -> None:
-    """Set for how long the calling thread runs before another may; 0: as the system has it. With a
-    short slice it takes the processor sooner from one with a longer one (Linux 6.12)."""
-    number = _SCHED_SETATTR.get(os.uname().machine)
-    if number is not None and sys.platform == "linux":
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        attributes = _ATTRIBUTES.pack(
-            _ATTRIBUTES.size, 0, _KEEP_POLICY, niceness, 0, nanoseconds, 0, 0
-        )
-        ctypes.CDLL(None).syscall(number, 0, attributes, 0)
-
-
-class CaptureProcess(asyncio.Protocol):
+class CaptureProcess:
     """Runs one capture process at a time. For the loop's thread."""
 
     def __init__(
@@ -236,10 +242,7 @@ class CaptureProcess(asyncio.Protocol):
         self._start, self._first, self._ended = start, first, ended
         self._frames: deque[tuple[bytes, int]] = deque()
         self._flushing: asyncio.Handle | None = None
-        self._transport: asyncio.Transport | None = None
-        self._paused = False
-        self._lost = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._flush, self._hurry = asyncio.Event(), asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._process: StartedProcess | None = None
         self._began: float | None = None
@@ -261,7 +264,7 @@ class CaptureProcess(asyncio.Protocol):
         """Write a frame soon; `reserved`: bytes of the budget that it holds."""
         self._frames.append((frame, reserved))
         if self._flushing is None:
-            self._flushing = self._loop.call_later(_FLUSH_SECONDS, self._flush)
+            self._flushing = self._loop.call_later(_FLUSH_SECONDS, self._flush.set)
 
     def speed_up(self) -> None:
         """Give the process as much CPU as this one has, where the system permits it."""
@@ -272,55 +275,38 @@ class CaptureProcess(asyncio.Protocol):
         """Write all waiting frames, close the socket, and wait for the process to end, a little
         longer than until `deadline` (of the loop's clock). Return whether it ended well."""
         self._hurry.set()
-        if self._transport is not None:
-            self._write_last(self._transport)
+        self._flush.set()
         if self._running is not None:
             late = deadline + _FINAL_REPORT_SECONDS - self._loop.time()
             done, _ = await asyncio.wait({self._running}, timeout=late)
             if not done:
                 _log.error("the capture process does not end", action="capture_killed")
                 self._running.cancel()
-                self._abort()
+                self._kill()
             await asyncio.gather(self._running, return_exceptions=True)
             return bool(done) and self.find_failure is None
         return True
 
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._flush()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._transport = None
-        self._paused = False
-        self._lost.set()
-
-    def _flush(self) -> None:
-        if self._flushing is not None:
-            self._flushing.cancel()
+    async def _feed(self, writer: asyncio.StreamWriter) -> None:
+        """Write frames, a megabyte at a time; they count as handed over."""
+        while True:
+            while self._frames:
+                frames: list[bytes] = []
+                size = 0
+                while self._frames and size < _AT_ONCE:
+                    frame, reserved = self._frames.popleft()
+                    frames.append(frame)
+                    size += reserved
+                self._handed += len(frames)
+                self._handed_bytes += size
+                writer.writelines(frames)
+                await writer.drain()
+            if self._hurry.is_set():
+                writer.write_eof()
+                return
+            await self._flush.wait()
+            self._flush.clear()
             self._flushing = None
-        while self._frames and self._transport is not None and not self._paused:
-            self._write_batch(self._transport)
-
-    def _write_batch(self, transport: asyncio.Transport) -> None:
-        """Write frames of about a megabyte; they count as handed over."""
-        frames: list[bytes] = []
-        size = 0
-        while self._frames and size < _AT_ONCE:
-            frame, reserved = self._frames.popleft()
-            frames.append(frame)
-            size += reserved
-            self._handed += 1
-            self._handed_bytes += reserved
-        transport.writelines(frames)
-
-    def _write_last(self, transport: asyncio.Transport) -> None:
-        while self._frames:
-            self._write_batch(transport)
-        transport.write_eof()
 
     async def _keep_running(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
@@ -331,7 +317,7 @@ class CaptureProcess(asyncio.Protocol):
                 why = await self._run_once()
             except Exception as error:  # whatever it is: otherwise capturing would end
                 why = f"the capture process cannot be started: {type(error).__name__}: {error}"
-                self._abort()
+                self._kill()
                 self._ended(self._handed_bytes)
             self._began = None
             ending += self._hurry.is_set()
@@ -352,27 +338,26 @@ class CaptureProcess(asyncio.Protocol):
         try:
             with theirs:
                 process = self._process = await asyncio.to_thread(self._start, theirs)
-            self._lost.clear()
             first = self._first(self._handed)
-            transport, _ = await self._loop.create_unix_connection(lambda: self, sock=ours)
+            answer, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
             ours.close()
             raise
-        transport.set_write_buffer_limits(high=_AT_ONCE)
-        transport.write(first)
+        writer.transport.set_write_buffer_limits(high=_AT_ONCE)
+        writer.write(first)
         self._began, self.find_failure = self._loop.time(), None
-        self._transport = transport
-        self._flush()
-        if self._hurry.is_set():
-            self._write_last(transport)
-        # the socket reports its end before the kernel does
-        await self._lost.wait()
+        feeding = self._loop.create_task(self._feed(writer))
+        try:
+            with suppress(OSError):  # it says nothing, but ends: the kernel reports that later
+                await answer.read()
+        finally:
+            feeding.cancel()
+            writer.transport.abort()
+            await asyncio.gather(feeding, return_exceptions=True)
         code = await asyncio.to_thread(process.wait)
         self._ended(self._handed_bytes)
         return f"the capture process has ended with {code}" if code else None
 
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+    def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -7,7 +7,6 @@ from concurrent.futures import Executor
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
-from math import inf
 from typing import Any, Literal, Protocol, TypeAlias
 
 import structlog
@@ -23,7 +22,6 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.wire import rfc3339
-from inference_store.inference.producer_reports import ProducerReport
 from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.inference.tar import CONTENT_TYPE
 from inference_store.platform.backoff import Backoff
@@ -45,7 +43,7 @@ from inference_store.proxy.capture.segments import (
     read_segment,
     stamp_event,
 )
-from inference_store.proxy.capture.spool import Folder, Spooled, Spools
+from inference_store.proxy.capture.spool import Spooled, Spools
 
 Server: TypeAlias = Literal["object store", "kafka"]
 SERVERS: Sequence[Server] = ("object store", "kafka")
@@ -66,7 +64,8 @@ class Publisher:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._producer: AIOKafkaProducer | None = None
-        self._given_up: dict[AIOKafkaProducer, asyncio.Event] = {}
+        self._is_given_up = asyncio.Event()
+        """Of that producer."""
         self._turn = 0
         self._starting = asyncio.Lock()
 
@@ -119,7 +118,7 @@ class Publisher:
         """Wait for an acknowledgement. Raises ProducerClosed if the producer is discarded
         meanwhile: it never answers what it still holds then."""
         work = asyncio.ensure_future(sending)
-        end = asyncio.ensure_future(self._given_up[kafka].wait())
+        end = asyncio.ensure_future(self._is_given_up.wait())
         try:
             await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -149,17 +148,16 @@ class Publisher:
                 except BaseException:
                     await _stop_producer(producer)
                     raise
-                self._producer = producer
-                self._given_up[producer] = asyncio.Event()
+                self._producer, self._is_given_up = producer, asyncio.Event()
             return self._producer
 
     async def _discard(self, producer: AIOKafkaProducer) -> None:
         if self._producer is producer:
-            self._producer = None
+            self._producer, is_given_up = None, self._is_given_up
             try:
                 await _stop_producer(producer)
             finally:
-                self._given_up.pop(producer).set()
+                is_given_up.set()
 
 
 def _append(builder: BatchBuilder, producer: bytes, event: Event) -> bool:
@@ -223,32 +221,30 @@ class Deliveries:
     async def deliver(self, item: Segment | Spooled) -> None:
         """Put a segment and publish its events, however long that takes, and count them."""
         counts = item.folder.counts if isinstance(item, Spooled) else self._counts
+        missing = "torn"
         try:
-            contents, described = await self.object_store.retry(partial(self._upload, item))
-            refused = await self.kafka.retry(
-                partial(self._publish, contents, described, counts.producer)
-            )
+            upload = partial(self._upload, item, counts)
+            contents, described = await self.object_store.retry(upload)
+            publish = partial(self._publish, contents, described, counts.producer)
+            refused = await self.kafka.retry(publish)
         except Exception as error:  # waiting would not help: drop this one, the others continue
             # Only its class: the text of an error may contain captured data.
             _log.error("a segment is dropped", action="capture_dropped", error=type(error).__name__)
-            contents, refused = Contents(), frozenset()
-            counts.drop("unreadable", item.exchanges)
-        else:
-            if isinstance(item, Spooled) and (torn := item.exchanges - len(contents.sequences)):
-                item.folder.lose(item, torn)
+            contents, refused, missing = Contents(), frozenset(), "unreadable"
+        settle = partial(_settle, item, counts, contents, refused, missing)
         if isinstance(item, Segment):  # at once: what is in hand at the end goes to the spool
-            _settle(counts, contents, refused)
-            return
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, _settle_spooled, item, contents, refused)
+            settle()
+        else:
+            await asyncio.get_running_loop().run_in_executor(self._threads, settle)
+        self._threads.submit(counts.store)
 
-    async def _upload(self, item: Segment | Spooled) -> tuple[Contents, bytes]:
+    async def _upload(self, item: Segment | Spooled, counts: Counts) -> tuple[Contents, bytes]:
         """Write the object, in a thread; return what it holds, and what its events say of it."""
         with stage(CAPTURE_SECONDS, "upload"):
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self._put, item)
+            return await loop.run_in_executor(self._threads, self._put, item, counts)
 
-    def _put(self, item: Segment | Spooled) -> tuple[Contents, bytes]:
+    def _put(self, item: Segment | Spooled, counts: Counts) -> tuple[Contents, bytes]:
         if isinstance(item, Spooled) or not item.key:
             raw = item.read() if isinstance(item, Spooled) else item.tar
             contents = read_segment(raw)
@@ -264,6 +260,7 @@ class Deliveries:
             key = StorageKey(self._bucket, contents.key)
             self._store.put(key, tar, content_type=CONTENT_TYPE)
             SEGMENTS.inc()
+        counts.store()  # before its events are known
         return contents, describe_segment(tar, contents.captures) if contents.key else b""
 
     async def _publish(self, contents: Contents, described: bytes, producer: str) -> Set[int]:
@@ -290,15 +287,18 @@ class Deliveries:
                 work.cancel()
 
 
-def _settle_spooled(item: Spooled, contents: Contents, refused: Set[int]) -> None:
-    folder, counts = item.folder, item.folder.counts
-    folder.remove(item)
-    _settle(counts, contents, refused)
-    if counts.reporter != counts.producer:
-        folder.note_published()
-
-
-def _settle(counts: Counts, contents: Contents, refused: Set[int]) -> None:
+def _settle(
+    item: Segment | Spooled, counts: Counts, contents: Contents, refused: Set[int], missing: str
+) -> None:
+    """Count what became of a segment; `missing`: why exchanges are not in its contents."""
+    if isinstance(item, Spooled):
+        item.folder.remove(item)
+    if lost := item.exchanges - len(contents.sequences):
+        counts.drop(missing, lost)
+        if missing == "torn":
+            _log.warning(
+                "a segment in the spool is torn", action="spool_torn", producer=counts.producer
+            )
     if refused:
         _log.error("Kafka refuses events", action="capture_dropped", count=len(refused))
         counts.drop("refused", len(refused))
@@ -315,12 +315,8 @@ def _make_backoff(server: Server, expected: tuple[type[BaseException], ...]) -> 
     )
 
 
-# Stored reports that are sent at a time.
-_MOST_STORED = 16
-# Longest wait for an acknowledgement before others get a turn.
+# Longest wait for an acknowledgement.
 _SECONDS = 5.0
-# Longest wait for that of the final report, if nobody else can send it.
-_FINAL_SECONDS = 15.0
 
 
 class Reporting:
@@ -329,55 +325,38 @@ class Reporting:
     def __init__(self, topic: Topic, counts: Counts, spools: Spools) -> None:
         self._topic, self._counts, self._spools = topic, counts, spools
         self._waiting: asyncio.Task[None] | None = None
-        self._until = inf
-        self._longest = _SECONDS
 
-    async def report_all(self) -> None:
-        """Send one report of every producer; close an empty spool after its final report."""
-        await self._send(self._counts.report(spooled=self._spools.own_waiting))
+    async def report_all(self, *, final: bool = False, seconds: float = _SECONDS) -> bool:
+        """Report on every producer, within `seconds` each; close a spool after its final report.
+        Return whether Kafka took the one on our own, which is final if we end.
+
+        If it did not, the numbers in the spool's lock tell the process that adopts it the same.
+        """
+        if not await self._send(self._counts, final, seconds):
+            return False
         for folder in self._spools.adopted:
-            empty = folder.is_settled
-            if await self._report_on(folder, final=empty) and empty:
-                self._spools.close_folder(folder)
-
-    async def send_final_reports(self, seconds: float = inf) -> ProducerReport:
-        """Send the final reports within `seconds`, and return our own; if Kafka is unavailable, our
-        own is stored for the process that adopts the spool. Without a spool nobody else can send
-        it, and it waits longer."""
-        self._until = asyncio.get_running_loop().time() + seconds
-        self._longest = _SECONDS if self._spools.is_on else _FINAL_SECONDS
-        report = self._counts.report(spooled=self._spools.own_waiting, final=True)
-        if not await self._send(report):
-            self._spools.store_report(encode_report(report))
-            return report
-        for folder in self._spools.adopted:
-            if not await self._report_on(folder, final=folder.is_settled):
+            is_settled = folder.counts.queued <= 0
+            if not await self._send(folder.counts, is_settled, seconds):
                 break
-        return report
+            if is_settled:
+                await asyncio.to_thread(self._spools.close_adopted, folder)
+        return True
 
-    async def _report_on(self, folder: Folder, *, final: bool) -> bool:
-        for _ in range(_MOST_STORED):  # a disk may refuse to remove one
-            if (stored := folder.read_stored_report()) is None:
-                break
-            if not await self._send_bytes(folder.counts.producer, stored):
-                return False
-            folder.remove_report()
-        return await self._send(folder.counts.report(spooled=folder.waiting, final=final))
-
-    async def _send(self, report: ProducerReport) -> bool:
+    async def _send(self, counts: Counts, final: bool, seconds: float) -> bool:
         """Send a report; return whether Kafka took it in time. If not, it may arrive later as an
-        old one."""
-        return await self._send_bytes(report.producer, encode_report(report))
-
-    async def _send_bytes(self, producer: str, report: bytes) -> bool:
-        """Send an encoded report; return as `_send` does."""
-        if self._waiting is not None and not await self._is_done(self._waiting):
+        old one: it is not cancelled, because an idempotent producer would keep it anyway."""
+        try:
+            async with asyncio.timeout(seconds):
+                if self._waiting is not None:
+                    await asyncio.wait({self._waiting})
+                report = counts.report(final=final)
+                await asyncio.to_thread(counts.store)
+                sending = self._topic.report(report.producer.encode(), encode_report(report))
+                task = self._waiting = asyncio.create_task(sending)
+                await asyncio.wait({task})
+        except TimeoutError:
             return False
-        # Not cancelled when time is up: an idempotent producer would keep the message anyway.
-        task = self._waiting = asyncio.create_task(self._topic.report(producer.encode(), report))
-        if not await self._is_done(task) or task.cancelled():
-            return False
-        error = task.exception()
+        error = ConnectionError("given up") if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, KAFKA_ERRORS):
             raise error
         if error is not None:
@@ -388,7 +367,3 @@ class Reporting:
         """Stop waiting for an acknowledgement."""
         if self._waiting is not None:
             self._waiting.cancel()
-
-    async def _is_done(self, task: asyncio.Task[None]) -> bool:
-        seconds_left = max(0.0, self._until - asyncio.get_running_loop().time())
-        return bool((await asyncio.wait({task}, timeout=min(self._longest, seconds_left)))[0])

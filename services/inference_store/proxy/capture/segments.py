@@ -76,6 +76,10 @@ class Blob:
     data: bytes = field(repr=False)
 
 
+_OVERHEAD: Final = 512
+"""Bytes counted for an event in addition to its content."""
+
+
 class Segment:
     """A segment that is being filled. For one thread until it is closed."""
 
@@ -100,26 +104,20 @@ class Segment:
         fits = self.size + size <= limit and self.captures + captures <= MOST_MEMBERS
         return fits or not self.captures
 
-    def append(self, draft: "Draft", *, fsync: bool = False) -> None:
-        """Add an exchange. Raises OSError if the file does not take it, and is as it was then."""
+    def append(self, draft: "Draft") -> int:
+        """Add an exchange, which its file has if it has one. Return how many bytes of memory it
+        takes."""
+        kept = 0
         if self.file is None:
             self._parts += draft.parts
             self.events += draft.events
-        else:
-            try:
-                rest = memoryview(b"".join(draft.parts))
-                while rest:
-                    rest = rest[self.file.write(rest) :]
-                if fsync:
-                    os.fsync(self.file.fileno())
-            except OSError:
-                self.file.seek(self.size)
-                with suppress(OSError):
-                    self.file.truncate()
-                raise
+            kept = draft.end - self.size
+            kept += sum(len(event.key) + len(event.value) + _OVERHEAD for event in draft.events)
         self.size = draft.end
         self.captures += len(draft.ids)
         self.exchanges += 1
+        self.reserved += kept
+        return kept
 
     def close(self) -> None:
         """End it. In memory it becomes one piece."""
@@ -144,8 +142,6 @@ class Draft:
         self.parts: list[bytes] = []
         self.end = segment.size
         self.events: list[Event] = []
-        self.problems: Sequence[str] = ()
-        """Those of the capture."""
 
     def add(self, index: int, kind: Kind, data: bytes) -> str:
         """Add a blob of the inference of this index, and return its storage key."""

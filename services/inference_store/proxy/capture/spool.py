@@ -1,40 +1,33 @@
 """The spool: captures on disk, which outlive the process.
 
-    <directory>/<producer>.lock     held as long as one of that producer's processes lives; says
-                                    how many bytes are in its folder
+    <directory>/<producer>.lock     held as long as one of that producer's processes lives; has its
+                                    numbers (`counts.py`)
     <directory>/<producer>/<segment id>.tar  a segment (`segments.py`), written exchange by exchange
-    <directory>/<producer>/report            the last report, if Kafka did not take it
-    <directory>/<producer>/report-<id>       what a process published that adopted the folder
-    <directory>/<producer>/report.part       one that is being written
 
 Order: an exchange is written before it counts as spooled; its segment is removed after all its
-events are acknowledged. A process that finds a folder whose lock is free publishes its segments,
-under the old producer's id and sequences; what was being written when its writer died is cut off.
+events are acknowledged, and the folder after the final report. A process that finds a lock that is
+free goes on as that producer: it publishes its segments and reports on it, under its id and
+numbers. What was being written when its writer died is cut off.
 """
 
 import contextlib
 import fcntl
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from io import FileIO
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from threading import Lock
 from typing import Final
 from uuid import UUID
 
 import structlog
 
-from inference_store.inference.producer_reports import decode as decode_report
-from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.platform.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TROUBLE, SPOOLED
 from inference_store.platform.settings import CaptureSettings
 
-from .counts import Counts
-from .segments import Draft, Segment, read_segment, uuid7
+from .counts import CounterId, Counts, read_values
+from .segments import Segment, read_segment
 
 LOCK: Final = ".lock"
 _log = structlog.get_logger()
@@ -94,59 +87,22 @@ def _lock(path: Path) -> int | None:
     return file
 
 
-_PART = ".part"
-_REPORT = "report"
 _TAR = ".tar"
-
-
-@dataclass(slots=True)
-class Room:
-    """Bytes of all folders of the spool together: `used` in ours, `others` in those of other
-    processes."""
-
-    limit: int
-    used: int = 0
-    others: Callable[[], int] = int
-    _lock: Lock = field(default_factory=Lock)
-
-    def take(self, size: int) -> bool:
-        """Reserve bytes; return False if that would exceed the limit."""
-        with self._lock:
-            if self.used + self.others() + size > self.limit:
-                return False
-            self.used += size
-            return True
-
-    def change(self, by: int) -> None:
-        """Count bytes that are on disk already, or that were removed."""
-        with self._lock:
-            self.used += by
 
 
 class Folder:
     """One producer's segments on disk; may be shared between threads."""
 
-    def __init__(self, root: Path, counts: Counts, room: Room, lock: int, *, fsync: bool) -> None:
+    def __init__(
+        self, root: Path, counts: Counts, has_room: Callable[[int], bool], *, fsync: bool
+    ) -> None:
+        """`counts`: with the folder's lock; `has_room` says whether so many bytes more fit."""
         self.counts = counts
         self._root, self._path = root, root / counts.producer
-        self._room, self._fsync = room, fsync
-        self._lock_file = lock
-        self._lock, self._noting = Lock(), Lock()
-        self._bytes = 0
-        self.waiting = 0
-        """Exchanges in the folder, including those being published."""
-        # Segments that no task publishes: each is taken once, even if the disk refuses to remove
-        # its file afterwards.
-        self.unclaimed: deque[Spooled] = deque()
-
-    @property
-    def is_settled(self) -> bool:
-        """True if a dead producer's folder is empty and all its captures are counted; a thread does
-        these one after the other."""
-        return not self.waiting and self.counts.queued <= 0
+        self._has_room, self._fsync = has_room, fsync
 
     def open(self, segment: Segment) -> bool:
-        """Give a new segment its file; return False if the disk refuses."""
+        """Give a segment its file; return False if the disk refuses."""
         try:
             segment.file = FileIO(self._path / f"{segment.id}{_TAR}", "xb")
         except OSError as error:
@@ -154,159 +110,79 @@ class Folder:
             return False
         return True
 
-    def append(self, segment: Segment, draft: Draft) -> bool:
-        """Write an exchange; return False if there is no room, or the disk refuses."""
-        size = draft.end - segment.size
-        if not self._room.take(size):
+    def append(self, segment: Segment, raw: bytes, exchanges: int = 1) -> bool:
+        """Write exchanges to the file of a segment; return False if there is no room, or the disk
+        refuses: the file is as it was then."""
+        file = segment.file
+        assert file is not None, "it was opened"
+        if not self._has_room(len(raw)):
             return False
-        self._record_size(size)
+        self.counts.spool(0, len(raw))
+        self.counts.store()
+        start = file.tell()
         try:
-            segment.append(draft, fsync=self._fsync)
-            if self._fsync and segment.exchanges == 1:
-                _sync_folder(self._path)
+            rest = memoryview(raw)
+            while rest:
+                rest = rest[file.write(rest) :]
+            if self._fsync:
+                os.fsync(file.fileno())
+                if not start:
+                    _sync_folder(self._path)
         except OSError as error:
             self._warn(error)
-            self._change(-size)
+            file.seek(start)
+            with contextlib.suppress(OSError):
+                file.truncate()
+            self.counts.spool(0, -len(raw))
             return False
-        self._add(1)
+        self.counts.spool(exchanges, 0)
         return True
 
-    def close_segment(self, segment: Segment) -> None:
-        """Close the file of a segment; its captures wait to be published."""
+    def close_segment(self, segment: Segment) -> "Spooled | None":
+        """Close the file of a segment, and return what is to be published; None if it is empty."""
+        assert segment.file is not None, "it was opened"
+        path, is_empty = self._path / f"{segment.id}{_TAR}", not segment.file.tell()
         segment.close()
-        path = self._path / f"{segment.id}{_TAR}"
-        if segment.exchanges:
-            self.unclaimed.append(Spooled(self, path, segment.exchanges))
-        else:
+        if is_empty:
             self._unlink(path)
-
-    def write(self, segment: Segment) -> bool:
-        """Store a closed segment that is in memory; return False if there is no room, or the disk
-        refuses."""
-        size, path = len(segment.tar), self._path / f"{segment.id}{_TAR}"
-        if not self._room.take(size):
-            return False
-        self._record_size(size)
-        try:
-            self._write(path, segment.tar)
-        except OSError as error:
-            self._warn(error)
-            self._unlink(path)
-            self._change(-size)
-            return False
-        self._add(segment.exchanges)
-        self.unclaimed.append(Spooled(self, path, segment.exchanges))
-        return True
+        return None if is_empty else Spooled(self, path, segment.exchanges)
 
     def _warn(self, error: OSError) -> None:
         SPOOL_TROUBLE.inc()
         _log.warning("the spool cannot be written", action="spooling", error=str(error))
 
-    def _write(self, path: Path, raw: bytes) -> None:
-        with path.open("wb") as file:
-            file.write(raw)
-            if self._fsync:
-                file.flush()
-                os.fsync(file.fileno())
-        if self._fsync:
-            _sync_folder(self._path)
-
-    def recover(self, *, own: bool = False) -> None:
-        """Count what a dead producer left, and remove what holds no whole exchange. `own`: the
-        folder is of our own producer, whose process was killed; its captures are counted as seen
-        already, and `Counts.go_on` counts those that are missing. Raises OSError; then nothing is
-        counted."""
+    def recover(self) -> "tuple[list[Spooled], set[int]]":
+        """Return what a killed process left, and the numbers of its exchanges; remove what holds no
+        whole one. Raises OSError; then nothing is counted as spooled."""
+        values, sequences, spooled = self.counts.values, set[int](), list[Spooled]()
+        values[CounterId.SPOOLED] = values[CounterId.SPOOL_BYTES] = 0
         paths = [path for path in sorted(self._path.iterdir()) if path.suffix == _TAR]
-        found = [(path, path.stat().st_size, _count(path)) for path in paths]
-        self._settle_reports()
-        for path, size, sequences in found:
-            if not sequences:
+        for path, size, found in [(path, path.stat().st_size, _count(path)) for path in paths]:
+            if not found:
                 _log.warning(
                     "nothing of a segment can be read", action="spool_torn", path=str(path)
                 )
                 self._unlink(path)
                 continue
-            for sequence in () if own else sequences:
-                self.counts.count_spooled(sequence)
-            self._change(size)
-            self._add(len(sequences))
-            self.unclaimed.append(Spooled(self, path, len(sequences)))
-
-    def lose(self, spooled: "Spooled", count: int) -> None:
-        """Count exchanges of a segment that cannot be read any more."""
-        self.counts.drop("torn", count)
-        path, producer = str(spooled.path), self.counts.producer
-        _log.warning(
-            "a segment in the spool is torn", action="spool_torn", producer=producer, path=path
-        )
+            self.counts.spool(len(found), size)
+            sequences |= found
+            spooled.append(Spooled(self, path, len(found)))
+        return spooled, sequences
 
     def remove(self, spooled: "Spooled") -> None:
         """Remove a segment whose events are acknowledged. If that fails, the process that adopts
         the folder publishes it again."""
-        self._change(-self._unlink(spooled.path))
-        self._add(-spooled.exchanges)
+        self.counts.spool(-spooled.exchanges, -self._unlink(spooled.path))
 
-    def store_report(self, report: bytes, name: str = _REPORT) -> None:
-        """Store the last report for the process that adopts the folder."""
-        with contextlib.suppress(OSError):
-            # under another name first: a kill never leaves it incomplete
-            part = self._path / f"{name}{_PART}"
-            self._write(part, report)
-            part.rename(self._path / name)
-
-    def note_published(self) -> None:
-        """Store what was published of a dead producer, for the process that adopts the folder next:
-        it finds nothing of it."""
-        with self._noting:
-            report = encode_report(self.counts.report(spooled=self.waiting))
-            self.store_report(report, f"{_REPORT}-{self.counts.reporter}")
-
-    def _list_reports(self) -> list[Path]:
-        with contextlib.suppress(OSError):
-            return sorted(path for path in self._path.glob(f"{_REPORT}*") if path.suffix != _PART)
-        return []
-
-    def read_stored_report(self) -> bytes | None:
-        """Return a report that its process could not send."""
-        with contextlib.suppress(OSError):
-            return next((path.read_bytes() for path in self._list_reports()), None)
-        return None
-
-    def remove_report(self) -> None:
-        """Remove that report after it was sent."""
-        for path in self._list_reports()[:1]:
-            self._unlink(path)
-
-    def _settle_reports(self) -> None:
-        """Rename a report that its dead writer left if it is complete; remove it otherwise."""
-        for part in list(self._path.glob(f"{_REPORT}*{_PART}")):
-            try:
-                decode_report(part.read_bytes())
-                part.rename(part.with_suffix(""))
-            except ValueError:
-                self._unlink(part)
-            except OSError as error:
-                _log.warning("the spool cannot be read", action="adopting", error=str(error))
-
-    def close(self) -> None:
-        """Unlock the folder; remove an empty folder first, its lock last."""
-        with contextlib.suppress(OSError):
-            if not self.waiting:
-                self._path.rmdir()  # refused if a report is still in it
+    def close(self, *, is_settled: bool = False) -> None:
+        """Unlock the folder. If nothing is left to say of its producer, remove it first, its lock
+        last."""
+        if is_settled:
+            with contextlib.suppress(OSError):
+                # refused if files of others are in it: the lock keeps its numbers then
+                self._path.rmdir()
                 (self._root / f"{self.counts.producer}{LOCK}").unlink(missing_ok=True)
-        with self._lock:  # a thread may be about to write to it: the descriptor is reused
-            os.close(self._lock_file)
-            self._lock_file = -1
-
-    def _change(self, by: int) -> None:
-        self._room.change(by)
-        self._record_size(by)
-
-    def _record_size(self, by: int) -> None:
-        """Update the size in the lock file, where other processes read it."""
-        with self._lock, contextlib.suppress(OSError):
-            self._bytes += by
-            os.pwrite(self._lock_file, b"%020d" % self._bytes, 0)
+        self.counts.close()
 
     def _unlink(self, path: Path) -> int:
         try:
@@ -318,10 +194,6 @@ class Folder:
             _log.warning("the spool cannot be emptied", action="draining", error=str(error))
             return 0
         return size
-
-    def _add(self, exchanges: int) -> None:
-        with self._lock:
-            self.waiting += exchanges
 
 
 def _count(path: Path) -> set[int]:
@@ -360,132 +232,118 @@ class Spooled:
 class Spools:
     """The spool, if the settings enable it; otherwise it stores and returns nothing."""
 
-    def __init__(self, settings: CaptureSettings, counts: Counts, lock: int | None) -> None:
-        """`lock`: the lock of the existing folder, if there is a spool."""
+    def __init__(self, settings: CaptureSettings, counts: Counts) -> None:
+        """`counts`: with the lock of the existing folder, if there is a spool."""
         self._mode = settings.proxy_spool
-        self._lock = lock
         self._root = settings.proxy_spool_directory or Path()
         self._fsync = settings.proxy_spool_fsync == "on"
-        self._room = Room(settings.proxy_spool_bytes, others=self._bytes_of_others)
+        self._limit = settings.proxy_spool_bytes
         self._counts = counts
-        # Reports on dead producers do not use our producer's id: the capture process after this one
-        # counts from the start, and reports on what this one left.
-        self._reporter, self._began = str(uuid7()), datetime.now(UTC)
-        self._own: Folder | None = None
-        self._settled = set[str]()
+        self.own: Folder | None = None
+        """None: captures wait only in memory."""
         self.adopted: tuple[Folder, ...] = ()
         """Folders of dead processes."""
-        SPOOL_LIMIT.set(0 if self._mode == "off" else settings.proxy_spool_bytes)
-        SPOOL_BYTES.set_function(lambda: self._room.used)
-        SPOOLED.set_function(lambda: self.own_waiting + self.adopted_waiting)
+        self._settled = set[str]()
+        SPOOL_LIMIT.set(0 if self._mode == "off" else self._limit)
+        SPOOL_BYTES.set_function(lambda: self._sum(CounterId.SPOOL_BYTES))
+        SPOOLED.set_function(lambda: self._sum(CounterId.SPOOLED))
 
-    @property
-    def is_on(self) -> bool:
-        """True if captures may be written to disk."""
-        return self._own is not None
-
-    @property
-    def own_waiting(self) -> int:
-        """Our own captures in the spool."""
-        return 0 if self._own is None else self._own.waiting
-
-    @property
-    def adopted_waiting(self) -> int:
-        """Captures of dead processes."""
-        return sum(folder.waiting for folder in self.adopted)
-
-    @property
-    def unclaimed(self) -> int:
-        """Segments that no task publishes at the moment."""
-        return sum(len(folder.unclaimed) for folder in self._list_folders())
-
-    def open(self) -> None:
-        """Recover our own folder: a process before this one may have been killed. If the folder
-        cannot be read, there is no spool: captures wait only in memory."""
-        if self._lock is None:
-            return
-        own = Folder(self._root, self._counts, self._room, self._lock, fsync=self._fsync)
+    def open(self) -> "list[Spooled]":
+        """Open our own folder, and return what a process before this one left: it may have been
+        killed. If the folder cannot be read, there is no spool."""
+        if self._counts.file < 0:
+            return []
+        own = Folder(self._root, self._counts, self._has_room, fsync=self._fsync)
         try:
-            own.recover(own=True)
+            spooled, _ = own.recover()
         except OSError as error:
             SPOOL_TROUBLE.inc()
             SPOOL_LIMIT.set(0)
             _log.error("there is no spool any more", action="spool_off", error=str(error))
-            os.close(self._lock)
-        else:
-            self._own = own
+            own.close()
+            return []
+        self.own = own
+        return spooled
 
-    def adopt(self) -> None:
-        """Adopt the folders of dead processes, as far as they can be read. Raises OSError if the
-        directory cannot be read."""
-        if self._own is None:
-            return
-        for producer, lock in lock_dead_producers(self._root):
+    def adopt(self) -> "list[Spooled]":
+        """Adopt the folders of dead processes, as far as they can be read, and return what is in
+        them. Raises OSError if the directory cannot be read."""
+        adopted: list[Spooled] = []
+        for producer, lock in () if self.own is None else lock_dead_producers(self._root):
             if producer in self._settled:  # files of others are left in it
                 os.close(lock)
                 continue
-            counts = Counts(producer, self._reporter, self._began)
-            folder = Folder(self._root, counts, self._room, lock, fsync=self._fsync)
             try:
-                folder.recover()
+                counts = Counts.stored(producer, lock)
+                folder = Folder(self._root, counts, self._has_room, fsync=self._fsync)
+                spooled, sequences = folder.recover()
             except OSError as error:
-                folder.close()  # another process may be able to read it
+                os.close(lock)  # another process may be able to read it
                 _log.warning("the spool cannot be read", action="adopting", error=str(error))
                 continue
+            counts.inherit(sequences)
+            counts.store()
             _log.info(
                 "the spool of a producer that is gone is drained",
                 action="spool_adopted",
                 producer=producer,
-                reporter=self._reporter,
-                captures=folder.waiting,
+                captures=len(sequences),
             )
             self.adopted = (*self.adopted, folder)
+            adopted += spooled
+        return adopted
 
-    def close_folder(self, settled: Folder) -> None:
-        """Close an empty adopted folder."""
+    def close_adopted(self, settled: Folder) -> None:
+        """Close an adopted folder of which all is reported."""
         self.adopted = tuple(folder for folder in self.adopted if folder is not settled)
         self._settled.add(settled.counts.producer)
-        settled.close()
+        settled.close(is_settled=True)
+
+    @property
+    def has_queued(self) -> bool:
+        """True if exchanges of ours, or in an adopted folder, have no outcome yet."""
+        return any(counts.queued > 0 for counts in self._list_counts())
 
     def find_folder(self, *, half_full: bool) -> Folder | None:
         """Return the folder that exchanges are written to now; None: they stay in memory.
         `half_full`: memory is half full, or the process ends."""
-        return self._own if self._mode == "all" or half_full else None
+        return self.own if self._mode == "all" or half_full else None
 
-    def close_segment(self, segment: Segment) -> Segment | None:
-        """Close a segment; return it if it is in memory, else it waits in its folder."""
+    def close_segment(self, segment: Segment) -> "Segment | Spooled | None":
+        """Close a segment, and return what is to be published."""
         if segment.file is None:
             segment.close()
             return segment
-        assert self._own is not None, "its file is in our folder"
-        self._own.close_segment(segment)
-        return None
+        assert self.own is not None, "its file is in our folder"
+        return self.own.close_segment(segment)
 
-    def write(self, segment: Segment) -> bool:
-        """Store a closed segment that is in memory; return whether the spool has it."""
-        return self._own is not None and self._own.write(segment)
+    def write(self, segment: Segment) -> "Spooled | None":
+        """Store a closed segment that is in memory; None if the spool does not take it."""
+        if self.own is None or not self.own.open(segment):
+            return None
+        self.own.append(segment, segment.tar, segment.exchanges)
+        return self.own.close_segment(segment)
 
-    def take(self) -> Spooled | None:
-        """Claim a segment to publish, first those of dead processes; None if there is none."""
-        waiting = (folder.unclaimed for folder in self._list_folders() if folder.unclaimed)
-        unclaimed = next(waiting, None)
-        return None if unclaimed is None else unclaimed.popleft()
-
-    def store_report(self, report: bytes) -> None:
-        """Store our last report for the process that adopts the folder."""
-        if self._own is not None:
-            self._own.store_report(report)
-
-    def close(self) -> None:
-        """Close all folders; their contents stay."""
-        for folder in self._list_folders():
+    def close(self, *, is_reported: bool) -> None:
+        """Close all folders; their captures stay. `is_reported`: our final report was sent."""
+        for folder in self.adopted:
             folder.close()
-        self._own, self.adopted = None, ()
+        if self.own is not None:
+            spooled = self._counts.values[CounterId.SPOOLED]
+            self.own.close(is_settled=is_reported and not spooled)
+        self.own, self.adopted = None, ()
 
-    def _bytes_of_others(self) -> int:
+    def _sum(self, number: CounterId) -> int:
+        return sum(counts.values[number] for counts in self._list_counts())
+
+    def _has_room(self, size: int) -> bool:
+        used = self._sum(CounterId.SPOOL_BYTES) + self._count_bytes_of_others()
+        return used + size <= self._limit
+
+    def _count_bytes_of_others(self) -> int:
         """Return how many bytes the folders of all other producers hold, living or dead: the limit
         is the directory's."""
-        ours = [folder.counts.producer for folder in self._list_folders()]
+        ours = [counts.producer for counts in self._list_counts()]
         total = 0
         # ours cannot be written, either, where the directory cannot be read: that says why
         with contextlib.suppress(OSError):
@@ -493,9 +351,10 @@ class Spools:
                 name, lock, _ = entry.name.partition(LOCK)
                 # a folder that was removed by hand leaves its lock, which still has its size
                 if lock and name not in ours and (self._root / name).is_dir():
-                    with contextlib.suppress(OSError, ValueError):
-                        total += int(Path(entry.path).read_bytes())
+                    with contextlib.suppress(OSError):
+                        values = read_values(Path(entry.path).read_bytes())
+                        total += values[CounterId.SPOOL_BYTES]
         return total
 
-    def _list_folders(self) -> Sequence[Folder]:
-        return self.adopted if self._own is None else (*self.adopted, self._own)
+    def _list_counts(self) -> list[Counts]:
+        return [self._counts, *(folder.counts for folder in self.adopted)]

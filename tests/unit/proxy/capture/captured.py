@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from io import BufferedReader, BytesIO
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -17,7 +16,7 @@ from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.metadata import read_metadata
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import ChosenExchange, Preparation
-from inference_store.proxy.capture.process import Reader, write_exchange
+from inference_store.proxy.capture.process import Inbox, SentExchange, write_exchange
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.capture.segments import Blob, Event, Segment, read_segment
 from inference_store.proxy.configuration import Configuration, Rules
@@ -57,15 +56,15 @@ class Written(NamedTuple):
     problems: Sequence[str]
 
 
-def write(preparation: Preparation, chosen: ChosenExchange, sequence: int = 1) -> Written:
+def write(chosen: ChosenExchange, sequence: int = 1) -> Written:
     """Write an exchange as single objects; what is read back from its segment is the same."""
     segment = Segment(chosen.model_id, prefix="captures", packed=False, opened=0.0)
-    prepared = preparation.prepare(chosen, segment, "p", sequence)
+    prepared = chosen.lay_out(segment, "p", sequence)
     segment.append(prepared)
     segment.close()
     contents = read_segment(segment.tar)
     assert contents.events == prepared.events
-    return Written(contents.objects, prepared.events, prepared.problems)
+    return Written(contents.objects, prepared.events, tuple(chosen.problems))
 
 
 class Captured(NamedTuple):
@@ -175,20 +174,30 @@ def capture(
     work = Work(sample, call, rules or Rules(), model, by_name=by_name)
     chosen = preparation.choose(work)
     assert chosen is not None
-    return Captured(write(preparation, chosen))
+    return Captured(write(chosen))
+
+
+def receive(raw: bytes, size: int = 1 << 30) -> list[SentExchange]:
+    """Return the exchanges that come of bytes through the socket, so many at a time."""
+    came: list[SentExchange] = []
+    inbox = Inbox(came.extend, lambda: None)
+    while raw:
+        room = inbox.get_buffer(-1)
+        part, raw = raw[: min(size, len(room))], raw[min(size, len(room)) :]
+        room[: len(part)] = part
+        inbox.buffer_updated(len(part))
+    return came
 
 
 def read_handed(exchange: Exchange, route: Route, rules: Rules | None = None) -> Captured:
     """Return what the capture process writes of an exchange that was handed over."""
     assert route.call is not None
-    frame = BytesIO(write_exchange(exchange, route.call, route, 0))
-    sent = Reader(BufferedReader(frame)).exchange()
-    assert sent is not None
+    (sent,) = receive(write_exchange(exchange, route.call, route, 0))
     work = sent.work(PROTOCOLS, Configuration((), [rules] if rules else []))
     preparation = make_preparation(proxy_redaction_key="k")
     chosen = preparation.choose(work)
     assert chosen is not None
-    return Captured(write(preparation, chosen))
+    return Captured(write(chosen))
 
 
 class SampleRequest(NamedTuple):

@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from io import BufferedReader
 from typing import Any
 
 import orjson
@@ -18,7 +17,7 @@ from inference_store.inference.producer_reports import ProducerReport, decode
 from inference_store.proxy.capture.__main__ import Recorder
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.counts import SharedCounters
-from inference_store.proxy.capture.process import Reader, Start
+from inference_store.proxy.capture.process import Start, read_handshake
 from inference_store.proxy.capture.publisher import Store, Topic
 from inference_store.proxy.capture.segments import Event
 from inference_store.proxy.configuration import UpstreamEntry
@@ -94,7 +93,7 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
         def __init__(self, connection: socket.socket, counters: int, lock: int) -> None:
             self._socket = connection.dup()
             self._counters = SharedCounters(os.dup(counters))
-            self._lock = None if lock < 0 else os.dup(lock)
+            self._lock = lock if lock < 0 else os.dup(lock)
             self._code = 1
             self._thread = threading.Thread(target=self._run)
             self._thread.start()
@@ -108,19 +107,17 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
                 self._socket.close()
 
         async def _record(self) -> None:
-            with BufferedReader(socket.SocketIO(self._socket, "r"), 4096) as source:
-                reader = Reader(source)
-                handshake = await asyncio.to_thread(reader.handshake)
-                assert handshake is not None
-                await Recorder(
-                    handshake,
-                    reader,
-                    self._counters,
-                    self._lock,
-                    protocols=protocols,
-                    store=store,
-                    topic=topic,
-                ).run()
+            handshake = await asyncio.to_thread(read_handshake, self._socket)
+            assert handshake is not None
+            await Recorder(
+                handshake,
+                self._socket,
+                self._counters,
+                self._lock,
+                protocols=protocols,
+                store=store,
+                topic=topic,
+            ).run()
 
         pid = 2**22 + 1
         """Above any pid."""

@@ -1,8 +1,8 @@
 """Exchanges as one process tells them to the other: the same comes out, whatever strangers sent."""
 
+import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from io import BytesIO
+from datetime import UTC
 from typing import Any
 
 import orjson
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import ID_HEADER
-from inference_store.proxy.capture.process import Handshake, Reader, write_exchange
+from inference_store.proxy.capture.process import Handshake, read_handshake, write_exchange
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.configuration import Configuration, Redaction, Rules, Sampling
 from inference_store.proxy.exchange import Body, Exchange, Headers
@@ -23,7 +23,7 @@ from tests.settings import make_settings
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 from tests.unit.proxy.protocols.v2_grpc.calls import make_request, make_response
 
-from .captured import NAMED_PROTOCOLS, STREAM, capture, make_preparation
+from .captured import NAMED_PROTOCOLS, STREAM, capture, make_preparation, receive
 from .captured import write as write_captured
 from .recording import UPSTREAM
 
@@ -68,29 +68,28 @@ EXCHANGES = st.builds(
 )
 
 
-def make_reader(raw: bytes) -> Reader:
-    return Reader(BytesIO(raw))
-
-
 def write(sample: Exchange, model: str | None = "m") -> bytes:
     return write_exchange(sample, CALL, Route(UPSTREAM, CALL, model=model), 7)
 
 
 @given(st.lists(st.tuples(EXCHANGES, st.just("m") | st.text(min_size=1)), max_size=5))
 def test_frames_are_read_back_as_written(sent: list[tuple[Exchange, str]]) -> None:
-    result = make_reader(b"".join(write(*message) for message in sent))
-    for sample, model in sent:
-        came = result.exchange()
-        assert came is not None
+    came = receive(b"".join(write(*message) for message in sent))
+    for got, (sample, model) in zip(came, sent, strict=True):
         rules = RULES if model == "m" else Rules()
         expected = Work(sample, CALL, rules, model, dialect="triton")
-        assert (came.work(PROTOCOLS, CONFIGURATION), came.reserved) == (expected, 7)
-    assert result.exchange() is None
+        assert (got.work(PROTOCOLS, CONFIGURATION), got.reserved) == (expected, 7)
+
+
+def test_frames_of_any_size_come_in_parts_of_any_size() -> None:
+    bodies = [bytes([65 + at % 26]) * size for at, size in enumerate((0, 9, 10**6, 70_000) * 3)]
+    raw = b"".join(write(exchange(body, b"")) for body in bodies)
+    for size in (1000, 4096, 100_000, 1 << 30):
+        assert [each.exchange.request.bytes for each in receive(raw, size)] == bodies, size
 
 
 def test_a_call_that_names_no_model_comes_with_the_rules_of_all() -> None:
-    came = make_reader(write(exchange(error="\ud800"), None)).exchange()
-    assert came is not None
+    (came,) = receive(write(exchange(error="\ud800"), None))
     work = came.work(PROTOCOLS, CONFIGURATION)
     assert (work.model, work.rules, work.by_name) == ("up", Rules(), [RULES])
     assert work.exchange.error == "?"
@@ -103,8 +102,8 @@ def test_an_exchange_that_was_cut_off_did_not_come() -> None:
             body.parts = (*body.parts, *last)  # a stream's messages may be empty
         raw = write(sample)
         for end in range(len(raw)):
-            assert make_reader(raw[:end]).exchange() is None, last
-        assert make_reader(raw).exchange() is not None, last
+            assert receive(raw[:end]) == [], last
+        assert len(receive(raw)) == 1, last
 
 
 def test_a_process_gets_the_settings_with_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,19 +116,24 @@ def test_a_process_gets_the_settings_with_their_secrets(monkeypatch: pytest.Monk
         proxy_spool_directory="/spool",
     )
     handshake = Handshake(
-        settings=proxy_settings,
-        models=CONFIGURATION.models,
-        producer="p",
-        booted_at=datetime.now(UTC),
-        handed=3,
+        settings=proxy_settings, models=CONFIGURATION.models, producer="p", handed=3
     )
     raw = handshake.frame()
     monkeypatch.setenv("INFERENCE_STORE_PROXY_SPOOL", "off")
-    came = make_reader(raw).handshake()
+    came = read_first(raw + b"an exchange")
     assert came is not None
     assert came.settings.model_dump() == proxy_settings.model_dump()
-    assert came.models == CONFIGURATION.models
-    assert make_reader(raw[:10]).handshake() is None
+    assert (came.models, came.handed) == (CONFIGURATION.models, 3)
+    assert read_first(raw[:10]) is None
+    assert read_first(b"") is None
+
+
+def read_first(raw: bytes) -> Handshake | None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(raw)
+        ours.shutdown(socket.SHUT_WR)
+        return read_handshake(theirs)
 
 
 # JSON nested as deep as it can be read, at any place of a request or an answer, is captured.
@@ -198,7 +202,7 @@ def test_deep_nesting_loses_no_exchange(kind: str, rules: Rules) -> None:
     for body, answer in pairs:
         chosen = preparation.choose(Work(exchange(body, answer, path=path), call, rules, "m"))
         if chosen is not None:
-            assert write_captured(preparation, chosen).messages
+            assert write_captured(chosen).messages
 
 
 # The names of a stream's inferences, each captured as an exchange of its own.

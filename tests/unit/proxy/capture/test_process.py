@@ -5,7 +5,6 @@ import os
 import random
 import socket
 import threading
-from datetime import UTC, datetime
 
 import pytest
 
@@ -125,7 +124,7 @@ async def test_reports_a_process_that_never_begins_as_away() -> None:
 
 
 def make_counts(counters: SharedCounters) -> Counts:
-    return Counts("p", "p", datetime.now(UTC), counters.values)
+    return Counts("p", counters.values)
 
 
 @pytest.fixture
@@ -151,7 +150,7 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
                 serving.refuse("no_budget")
             case 3 | 4 if unread:
                 unread -= 1
-                capture.receive()
+                capture.receive(1)
                 if chance.random() < 0.2:
                     capture.sample_out()
                 else:
@@ -166,11 +165,12 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
             case 6 if in_memory:
                 in_memory -= 1
                 spooled += 1
+                capture.spool(1, 0)
             case 7 if chance.random() < 0.1:  # killed
                 capture = make_counts(SharedCounters(os.dup(counters.file)))
                 lost = unread + in_memory
                 before = serving.dropped.get("process_ended", 0)
-                capture.go_on(handed, spooled)
+                capture.go_on(handed)
                 assert serving.dropped.get("process_ended", 0) == before + lost
                 unread = in_memory = 0
                 assert serving.queued == spooled
@@ -181,8 +181,8 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
     # never reported: the serving process has died
     capture.lose_unread()
     assert capture.queued == in_memory + spooled
-    capture.give_up(spooled)
-    report = capture.report(spooled=spooled, final=True)
+    capture.give_up()
+    report = capture.report(final=True)
     assert report.closes
     assert report.dropped.get("left", 0) == in_memory
     assert report.highest_sequence == report.seen - report.sampled_out

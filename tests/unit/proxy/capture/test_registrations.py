@@ -48,7 +48,7 @@ def make_events(
     sample = exchange(orjson.dumps({"inputs": inputs}), orjson.dumps({"outputs": outputs}))
     chosen = preparation.choose(Work(sample, call, rules or Rules(), "yolo"))
     assert chosen is not None
-    return [orjson.loads(message.value) for message in write(preparation, chosen).messages]
+    return [orjson.loads(message.value) for message in write(chosen).messages]
 
 
 def make_tensor(datatype: str, data: list[Any], **more: Any) -> dict[str, Any]:
