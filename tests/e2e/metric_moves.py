@@ -67,6 +67,8 @@ MOVES: Final[dict[str, tuple[str, ...]]] = {
     "retention_exports_total": ("done",),
     # It must be zero: tests/integration/retention/test_exports.py has one that waits.
     **dict.fromkeys(("retention_exports_waiting", "retention_exports_unfinished"), ()),
+    # Nothing is replayed here: tests/e2e/capture/test_replays.py replays something.
+    "retention_replayed_total": (),
     "retention_erasures": ("failed",),
     # It must be zero: tests/integration/retention/test_watched_views.py has one that fails.
     "saved_query_failed": (),
