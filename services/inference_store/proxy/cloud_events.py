@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, cut_items, cut_members, read_json
 from inference_store.proxy.exchange import Headers, from_base64, header, utf8
-from inference_store.proxy.protocols import v2
+from inference_store.proxy.protocols import documents
 
 STRUCTURED: Final = "application/cloudevents"
 """How the content type of structured mode and of a batch begins."""
@@ -94,7 +94,7 @@ def read_binary(headers: Headers) -> LoggedEvent:
 def read_structured(raw: bytes) -> list[LoggedEvent]:
     """Read an event in structured mode, or a batch of them. Raises NotAnEvent."""
     try:
-        text = v2.utf8(raw)
+        text = documents.utf8(raw)
         if isinstance(read_json(text), list):
             return [_read_document(each, f"[{at}].") for at, each in enumerate(cut_items(text))]
         return [_read_document(text)]

@@ -36,9 +36,9 @@ from inference_store.proxy.protocols.tensor_reading import (
     list_parameters,
 )
 from inference_store.proxy.protocols.tensors import (
-    InferRequest,
-    InferResponse,
+    Content,
     Tensor,
+    bytes_elements,
     bytes_values,
 )
 from inference_store.proxy.protocols.v2 import request_in
@@ -212,8 +212,8 @@ async def _describe(container: Container, method: str, model: str) -> dict[str, 
 
 
 async def _infer(
-    container: Container, request: InferRequest | None, problem: str | None, model: str
-) -> tuple[InferResponse, Run]:
+    container: Container, request: Content | None, problem: str | None, model: str
+) -> tuple[Content, Run]:
     """Answer one inference call: the files of all items by name. If some items failed, the tensor
     `error` gives their reasons. Raises ContainerFailed; 400 if the request is not files of the
     model."""
@@ -238,21 +238,21 @@ async def _infer(
     if any(errors):
         columns[ERROR] = [(error or "").encode() for error in errors]
     tensors = [
-        Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
+        Tensor(name=name, datatype=BYTES, shape=(len(files),), raw=encoded(BYTES, files))
         for name, files in columns.items()
     ]
-    return InferResponse(model=model, version=status.version, id=request.id, outputs=tensors), run
+    return Content(model=model, version=status.version, id=request.id, tensors=tensors), run
 
 
-def _read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
+def _read_items(request: Content, status: ContainerStatus) -> list[dict[str, bytes]]:
     known = ", ".join(map(repr, status.inputs))
-    if not request.inputs:
+    if not request.tensors:
         raise ContainerFailed(400, f"there are no inputs: send BYTES tensors named {known}")
     columns: dict[str, list[bytes]] = {}
-    for tensor in request.inputs:
+    for tensor in request.tensors:
         name = tensor.name
         if status.inputs and name not in status.inputs:
-            if not len(status.inputs) == 1 == len(request.inputs):
+            if not len(status.inputs) == 1 == len(request.tensors):
                 sentence = f"the model has no input {name[:80]!r}: its inputs are {known}"
                 raise ContainerFailed(400, sentence)
             (name,) = status.inputs  # a single tensor is the single file, whatever its name
@@ -278,13 +278,13 @@ def _read_elements(tensor: Tensor, *, is_binary: bool) -> list[bytes]:
     if values is None:
         raise ContainerFailed(400, f"the elements of input {name} cannot be read")
     if tensor.data is None:
-        return [value for value in values if isinstance(value, bytes)]
+        return values
     coded = is_binary or tensor.parameters.get("content_type") == b'"base64"'
     elements: list[bytes] = []
     for value in values:
         text: Any = None
         with suppress(UnreadableJson):
-            text = read_json(value) if isinstance(value, bytes) else None
+            text = read_json(value)
         if type(text) is not str:
             sentence = f"an element of input {name} is no string: send text or base64"
             raise ContainerFailed(400, sentence)
@@ -336,20 +336,20 @@ def _build_handler(container: Container, name: str) -> Any:
 
 async def _answer_grpc_infer(container: Container, written: bytes) -> tuple[dict[str, Any], Run]:
     read = grpc_request_in(written)
-    model = (read.request and read.request.model) or ""
-    answer, run = await _infer(container, read.request, read.problem, model)
+    request: Content | None = read.value
+    model = (request and request.model) or ""
+    answer, run = await _infer(container, request, read.problem, model)
     fields: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
     outputs: list[dict[str, Any]] = [
         {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        for tensor in answer.outputs
+        for tensor in answer.tensors
     ]
     # in the form of the request; Triton's clients read the raw form best
-    if read.request and any(tensor.raw is not None for tensor in read.request.inputs):
-        raw = [encoded(BYTES, tensor.values or ()) for tensor in answer.outputs]
-        fields["raw_output_contents"] = raw
+    if request and any(it.raw is not None and not it.is_typed for it in request.tensors):
+        fields["raw_output_contents"] = [tensor.raw for tensor in answer.tensors]
     else:
-        for output, tensor in zip(outputs, answer.outputs, strict=True):
-            output["contents"] = {"bytes_contents": tensor.values}
+        for output, tensor in zip(outputs, answer.tensors, strict=True):
+            output["contents"] = {"bytes_contents": bytes_elements(tensor.raw or b"")}
     return fields | {"id": answer.id, "outputs": outputs}, run
 
 
@@ -395,20 +395,20 @@ async def _answer_rest_infer(
     pairs = ((name.lower(), value) for name, value in request.headers.items())
     headers: Headers = [pair for pair in pairs if pair[0] != "content-encoding"]
     read = request_in(Body(parts=[raw], size=len(raw)), headers, flat=False)
-    answer, run = await _infer(container, read.request, read.problem, model)
+    answer, run = await _infer(container, read.value, read.problem, model)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
-    outputs = [_write_as_texts(output) for output in answer.outputs]
+    outputs = [_write_as_texts(output) for output in answer.tensors]
     written = envelope_json(members, answer.parameters, "outputs", outputs, "response")
-    return web.Response(body=written.text, content_type=_JSON, headers=_headers_of(run))
+    return web.Response(body=written.data, content_type=_JSON, headers=_headers_of(run))
 
 
 def _write_as_texts(output: Tensor) -> Tensor:
-    files = [file for file in output.values or () if isinstance(file, bytes)]
+    files = bytes_elements(output.raw or b"") or []
     try:
         b"".join(files).decode()
     except UnicodeDecodeError:
-        coded = list(map(b64encode, files))
-        return replace(output, values=coded, parameters={"content_type": b'"base64"'})
+        raw = encoded(BYTES, list(map(b64encode, files)))
+        return replace(output, raw=raw, parameters={"content_type": b'"base64"'})
     return output
 
 

@@ -14,6 +14,7 @@ from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 from inference_store.proxy.protocols.documents import (
     JSON,
+    JSON_LENGTH,
     decoded,
     is_event_stream,
     list_codings,
@@ -28,7 +29,6 @@ from inference_store.proxy.protocols.protocol import (
     Reading,
     join_problems,
 )
-from inference_store.proxy.protocols.v2 import JSON_LENGTH
 
 LOGGED: Final = "logged"
 """The operation of a call that a logger reports, until its bodies tell its protocol."""

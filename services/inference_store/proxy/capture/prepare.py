@@ -192,16 +192,14 @@ def standard_metadata(reading: Reading, exchange: Exchange, rules: Rules) -> dic
 
 
 def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
-    """Return whether an inference succeeded: by its own statement, else its answer's, else its
-    status."""
-    stated = inference.ok if inference.ok is not None else reading.ok
+    """Return whether an inference succeeded: neither its status, its answer nor itself fails."""
     if exchange.error is not None or exchange.grpc_code:
         return False
     if exchange.transport == "rest" and not 200 <= (exchange.http_status or 0) < 400:
         return False
     if exchange.transport == "grpc" and exchange.grpc_code is None:
         return False
-    return stated is not False
+    return inference.error is None and reading.error is None
 
 
 @dataclass(frozen=True, slots=True)

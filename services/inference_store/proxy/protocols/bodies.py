@@ -16,13 +16,22 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from inference_store.inference.json_text import Json, UnreadableJson
+from inference_store.inference.json_text import Json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy import exchange as exchanged
 from inference_store.proxy.exchange import Exchange, Headers, correct_headers, from_text, header
 
-from . import documents, protocol
-from .documents import JSON, Document, data_of, media_type, read_both, text_or_base64, write_answer
+from . import documents
+from .documents import (
+    JSON,
+    Document,
+    change_json,
+    data_of,
+    media_type,
+    read_both,
+    text_or_base64,
+    write_answer,
+)
 from .openai import OPENAI
 from .protocol import NAMES, Call, Inference, Model, Problem, Protocol, Reading, join_problems
 from .v2 import remove_metadata
@@ -51,14 +60,12 @@ class _Item(NamedTuple):
 
     def answered(self, answer: Document, *, alone: bool) -> Inference:
         """Return it with its answer. `alone`: that, and an error in it, are about this one only."""
-        error = documents.find_error(answer.value) if alone else None
         return Inference(
             data=self.data,
             data_content_type=self.content_type,
             response=answer.answer(),
             metadata=self.metadata,
-            ok=None if error is None else False,
-            error=error,
+            error=answer.find_error() if alone else None,
         )
 
 
@@ -130,7 +137,6 @@ def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     else:
         pairs = zip(items, answers, strict=True)
         inferences = [item.answered(line, alone=by_line) for item, line in pairs]
-    ok, error = (None, None) if by_line else answers[0].find_failure(exchange.http_status)
     action, prompts = items[0].parameters.get("action"), items[0].prompts
     alike = prompts and all(item.prompts == prompts for item in items)
     request_problems = [item.problem for item in items if item.problem][:3]
@@ -139,8 +145,7 @@ def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         inferences=inferences,
         action=action if type(action) is str and action else None,
         standard={"prompts": prompts} if alike else {},
-        ok=ok,
-        error=error,
+        error=None if by_line else answers[0].find_error(exchange.http_status),
         problem=join_problems([*request_problems, *answer_problems, mismatch]),
     )
 
@@ -152,32 +157,19 @@ _AFTER: Final = b"}"
 def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     """Return the body and its headers; None if it has no metadata, or cannot be read."""
     kind = media_type(headers)
-    if kind not in ("", JSON, LINES):
-        return _strip_header(body, headers)
-    raw = documents.decoded(body, headers, protocol.MOST_STRIPPED)
-    if raw is None:
-        return None
-    stripped = b"\n".join(map(_strip_json, raw.split(b"\n") if kind == LINES else [raw]))
-    if len(stripped) == len(raw):
-        return None
-    coded = documents.encode(stripped, headers)
-    return coded, correct_headers(headers, {"content-length": str(len(coded))})
-
-
-def _strip_header(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
+    if kind in ("", JSON):
+        return change_json(body, headers, remove_metadata)
+    if kind == LINES:
+        return change_json(body, headers, _strip_lines)
     raw = exchanged.utf8(header(headers, PARAMETERS) or "")
-    stripped = _strip_json(_BEFORE + raw + _AFTER)[len(_BEFORE) : -len(_AFTER)]
+    stripped = remove_metadata(_BEFORE + raw + _AFTER)[len(_BEFORE) : -len(_AFTER)]
     if len(stripped) == len(raw):
         return None
     return body, correct_headers(headers, {PARAMETERS: stripped.decode("latin-1")})
 
 
-def _strip_json(text: bytes) -> bytes:
-    """Return a JSON text without its metadata; unchanged if it cannot be read."""
-    try:
-        return remove_metadata(text) or text
-    except UnreadableJson:
-        return text
+def _strip_lines(text: bytes) -> bytes:
+    return b"\n".join(map(remove_metadata, text.split(b"\n")))
 
 
 def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
@@ -185,7 +177,7 @@ def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
     task_type = task_type_of(model.task_type)
     request, answer = read_both(exchange)
     request, answer = request.as_json(), answer.as_json(exact=task_type.exact)
-    ok, error = answer.find_failure(exchange.http_status)
+    error = answer.find_error(exchange.http_status)
     instances = _find_list(request, "instances")
     predictions = _find_list(answer, "predictions", "explanations")
     count = len(instances)
@@ -212,7 +204,6 @@ def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
         ],
         items="instances",
         action=call.operation or "predict",
-        ok=ok,
         error=error,
         problem=join_problems([problem, answer.problem]),
     )
@@ -252,14 +243,12 @@ def read_body(exchange: Exchange, call: Call, _model: Model) -> Reading:
         response = answer.answer()
     elif answer.raw or exchange.response.size:
         response = write_answer({"body": [text_or_base64(answer.raw)]})
-    ok, error = answer.find_failure(exchange.http_status)
     sent = media_type(exchange.request_headers) or None
     return Reading(
         inferences=[Inference(data=request.raw, data_content_type=sent, response=response)],
         action=call.operation or f"{exchange.method} {exchange.path}",
         standard={"response_content_type": kind} if kind else {},
-        ok=ok,
-        error=error,
+        error=answer.find_error(exchange.http_status),
         problem=join_problems([request.problem, answer.problem]),
     )
 
@@ -271,10 +260,11 @@ def read_messages(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     response = write_answer({"messages": messages}) if messages else None
     missing = [Problem.missing(sent, "request"), Problem.missing(came, "response")]
     datum, kind = sent.bytes, "application/grpc"
+    message = header(exchange.response_trailers, "grpc-message")
     return Reading(
         inferences=[Inference(data=datum, data_content_type=kind, response=response)],
         action=exchange.method,
-        error=header(exchange.response_trailers, "grpc-message"),
+        error=message if exchange.grpc_code != 0 else None,
         problem=join_problems(missing),
     )
 

@@ -5,7 +5,7 @@ import gzip
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from json import detect_encoding
 from typing import Any, Final
@@ -22,9 +22,9 @@ from inference_store.inference.json_text import (
     read_json,
     write_json,
 )
-from inference_store.proxy.exchange import Body, Exchange, Headers, header
+from inference_store.proxy.exchange import Body, Exchange, Headers, correct_headers, header
 
-from .protocol import MOST_ERROR, NAMES, Problem
+from .protocol import MOST_ERROR, MOST_STRIPPED, NAMES, Problem
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """The largest decoded body: a megabyte of gzip can be a gigabyte."""
@@ -34,7 +34,7 @@ _LEVEL: Final = 1
 
 
 class NotDecoded(ValueError):
-    """A body cannot be decoded; `str()` of the error gives the reason."""
+    """A body, or a part of it, cannot be read; `str()` of the error gives the reason."""
 
 
 def list_codings(headers: Headers) -> list[str]:
@@ -98,8 +98,51 @@ def _inflate(body: bytes, wbits: int, most: int) -> bytes:
     return bytes(inflated)
 
 
+JSON_LENGTH: Final = "inference-header-content-length"
+"""The header that says how much of a body is JSON, if V2's tensors follow it."""
+_MOST_DIGITS: Final = 18
+
+
+def json_part(body: bytes, headers: Headers) -> int:
+    """Return the length of the JSON part of a body. Raises NotDecoded."""
+    value = header(headers, JSON_LENGTH)
+    if value is None:
+        return len(body)
+    text = value.strip()
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise NotDecoded(f"{JSON_LENGTH} is {text[:40]!r}, which is no length")
+    if int(text) > len(body):
+        raise NotDecoded(f"{JSON_LENGTH} is {text}, and the body has {len(body)} bytes")
+    return int(text)
+
+
+def change_json(
+    body: bytes, headers: Headers, change: Callable[[bytes], bytes]
+) -> tuple[bytes, Headers] | None:
+    """Return a request whose JSON is changed, in its codings and with its lengths corrected; None
+    if nothing changes, or it cannot be read."""
+    try:
+        plain = decode(body, headers, MOST_STRIPPED)
+        length = json_part(plain, headers)
+    except NotDecoded:
+        return None
+    changed = change(plain[:length])
+    if len(changed) == length:
+        return None
+    sent = encode(changed + plain[length:], headers)
+    lengths = {"content-length": str(len(sent)), JSON_LENGTH: str(len(changed))}
+    return sent, correct_headers(headers, lengths)
+
+
 _LINES: Final = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def utf8(body: bytes) -> bytes:
+    """Return JSON bytes as UTF-8 without a byte order mark, whatever their coding."""
+    if detect_encoding(body).startswith("utf-8"):
+        return body.removeprefix(_BYTE_ORDER_MARK)
+    return json_text.text_of(body).encode("utf-8", "surrogatepass")
 
 
 def is_event_stream(headers: Headers, body: bytes = b"") -> bool:
@@ -127,14 +170,16 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A body that should be JSON, or a part of it."""
+    """A body or a part of it, and what was read of it."""
 
     side: CaptureSide
     raw: bytes = field(repr=False)
     """Its bytes without content coding; unchanged if they cannot be decoded."""
-    value: Json = field(default=None, repr=False)
-    """None if it is null, empty, or unreadable."""
+    value: Any = field(default=None, repr=False)
+    """Its JSON, or V2's content; None if it is null, empty, or unreadable."""
     problem: Problem | None = None
+    is_kept: bool = True
+    """False if no byte of it was kept."""
 
     @property
     def members(self) -> dict[str, Json]:
@@ -160,24 +205,26 @@ class Document:
             return None
         return written({"body": text_or_base64(self.raw)}) if self.problem else self.raw
 
-    def find_failure(self, status: int | None) -> tuple[bool | None, str | None]:
-        """Return False if an answer reports a failure in its body, else None; and the error text:
-        None if there is none, or it is empty."""
-        error = find_error(self.value)
+    def find_error(self, status: int | None = None) -> str | None:
+        """Return the text of a failure: of `{"error": …}`; with a `status` of failure, any text."""
+        error = self.members.get("error")
+        if error:
+            return (_find_text(error) or write_json(error))[:MOST_ERROR]
         if (status or 0) < 400:
-            return (None if error is None else False), error
-        error = error or _find_text(self.value)
-        return None, error or self.raw[:MOST_ERROR].decode("utf-8", "replace").strip() or None
+            return None
+        text = self.raw[:MOST_ERROR].decode("utf-8", "replace").strip()
+        return _find_text(self.value) or text or None
 
 
 def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
     """Read a body's bytes without content coding; still coded if that cannot be undone."""
     missing = Problem.missing(body, side)
+    document = Document(side, body.bytes, None, missing, body.whole or bool(body.parts))
     try:
-        return Document(side, decode(body.bytes, headers), problem=missing)
+        return replace(document, raw=decode(body.bytes, headers))
     except NotDecoded as exc:
         sentence = f"{NAMES[side]} is kept coded, as it came: {exc}"
-        return Document(side, body.bytes, problem=missing or Problem.unreadable(sentence, side))
+        return replace(document, problem=missing or Problem.unreadable(sentence, side))
 
 
 def read_both(exchange: Exchange) -> tuple[Document, Document]:
@@ -279,12 +326,6 @@ def _write_output(name: str, data: list[Any]) -> dict[str, Any]:
 
 
 _ERROR_NAMES: Final = ("message", "detail", "error")
-
-
-def find_error(value: Json) -> str | None:
-    """Return the text of `{"error": …}`; None if there is none."""
-    error = as_object(value).get("error")
-    return (_find_text(error) or write_json(error))[:MOST_ERROR] if error else None
 
 
 def _find_text(value: Json, levels: int = 3) -> str | None:

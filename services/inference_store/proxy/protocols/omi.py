@@ -45,7 +45,7 @@ def _read_result(files: Mapping[str, bytes], *, success: bool) -> _Result:
     if not success:
         error = files.get(ERROR, b"").decode("utf-8", "replace").strip()
         response = written({"error": error, "files": contents})
-        return _Result(Inference(response=response, ok=False, error=error or _NO_ERROR), contents)
+        return _Result(Inference(response=response, error=error or _NO_ERROR), contents)
     name = _find_main(contents)
     if name is None:
         sentence = f"an output item has neither {RESULTS} nor a single file"
@@ -121,7 +121,6 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         inferences=inferences,
         action="run",
         task_type=_find_task_type(results, inferences[0]),
-        ok=False if failed else None,
         error=describe_failure(answer) if failed else None,
         standard=_read_standard(request, answer),
         problem=join_problems(problems),

@@ -223,7 +223,6 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     responses = [
         _build_response(part, answer, original, names, text, alone=alone) for _, part in divided
     ]
-    ok, error = answer.find_failure(exchange.http_status)
     return Reading(
         inferences=[
             Inference(data=data, data_content_type=kind, response=response, metadata=envelope)
@@ -234,8 +233,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         response_id=names["id"],
         action=call.operation or "completion",
         task_type=task_type,
-        ok=ok,
-        error=error,
+        error=answer.find_error(exchange.http_status),
         standard={
             "stream": asked.get("stream") is True,
             **read_usage(answer.members),

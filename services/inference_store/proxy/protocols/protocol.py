@@ -128,13 +128,14 @@ class Inference:
     """The caller's own id of this single inference, if an exchange has several."""
     response_id: str | None = None
     """The id of this single inference in the answer."""
-    ok: bool | None = None
-    """Its own outcome, as an item of a batch; None if it is the exchange's."""
     error: str | None = None
+    """Why it failed, as an item of a batch."""
+    tensors: Sequence[Tensor] = field(default=(), repr=False, compare=False)
+    """Its part of V2's inputs."""
 
     def answered(self, answer: "Inference") -> "Inference":
         """Return the datum with its answer, which has no datum."""
-        return replace(self, response=answer.response, ok=answer.ok, error=answer.error)
+        return replace(self, response=answer.response, error=answer.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +152,10 @@ class Reading:
     action: str | None = None
     task_type: str | None = None
     """The task type of the answers; it applies if the configuration names none."""
-    ok: bool | None = None
-    """False if the answer reports a failure in its body; None if its status decides."""
     error: str | None = None
-    """The error text of the answer."""
+    """The text of a failure that the answer reports; None if it reports none."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
-    shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False, compare=False)
-    """Each inference's part of V2's tensors; empty if there are no tensors."""
     items: str | None = None
     """The member of the request's JSON whose items are the inferences'; None for others."""
     not_split: bool = False
