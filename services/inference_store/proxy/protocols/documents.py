@@ -5,20 +5,19 @@ import gzip
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from json import detect_encoding
 from typing import Any, Final
 
 import orjson
 
+from inference_store.grpc_messages import parsed
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import (
     Json,
     UnreadableJson,
-    cut_items,
-    cut_members,
     read_json,
     write_json,
 )
@@ -103,17 +102,23 @@ JSON_LENGTH: Final = "inference-header-content-length"
 _MOST_DIGITS: Final = 18
 
 
+def read_size(text: str) -> int | None:
+    """Return a number of bytes; None if the text is none."""
+    is_size = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_size else None
+
+
 def json_part(body: bytes, headers: Headers) -> int:
     """Return the length of the JSON part of a body. Raises NotDecoded."""
     value = header(headers, JSON_LENGTH)
     if value is None:
         return len(body)
-    text = value.strip()
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+    size = read_size(text := value.strip())
+    if size is None:
         raise NotDecoded(f"{JSON_LENGTH} is {text[:40]!r}, which is no length")
-    if int(text) > len(body):
-        raise NotDecoded(f"{JSON_LENGTH} is {text}, and the body has {len(body)} bytes")
-    return int(text)
+    if size > len(body):
+        raise NotDecoded(f"{JSON_LENGTH} is {size}, and the body has {len(body)} bytes")
+    return size
 
 
 def change_json(
@@ -182,6 +187,11 @@ class Document:
     """False if no byte of it was kept."""
 
     @property
+    def text(self) -> bytes:
+        """Its JSON as it is written, in UTF-8."""
+        return utf8(self.raw)
+
+    @property
     def members(self) -> dict[str, Json]:
         """The members of its object; none if it is no object."""
         return as_object(self.value)
@@ -227,6 +237,14 @@ def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
         return replace(document, problem=missing or Problem.unreadable(sentence, side))
 
 
+def read_message(raw: bytes, side: CaptureSide, name: str, what: str | None = None) -> Document:
+    """Read a message of gRPC. `what`: what it is called in a sentence; None if it is the whole."""
+    message = parsed(name, raw)
+    sentence = f"{what or NAMES[side]} is no {name.rpartition('.')[2]}"
+    problem = Problem.unreadable(sentence, side) if message is None else None
+    return Document(side, raw, message, problem)
+
+
 def read_both(exchange: Exchange) -> tuple[Document, Document]:
     """Read the bytes of a request and of its answer."""
     request = read_bytes(exchange.request, exchange.request_headers, "request")
@@ -241,25 +259,10 @@ def written(value: Any) -> bytes:
         return write_json(value).encode("utf-8", "backslashreplace")
 
 
-def data_of(value: Json, text: bytes | None = None) -> tuple[bytes, str]:
-    """Return a datum and its content type: a text, or JSON as it is written in `text`, if known."""
-    if type(value) is str:
-        return value.encode("utf-8", "backslashreplace"), TEXT
-    return written(value) if text is None else text, JSON
-
-
-def member(raw: bytes, name: str) -> bytes | None:
-    """Return the text of a JSON object's member; None if there is none, or it is not in UTF-8."""
-    if not detect_encoding(raw).startswith("utf-8"):
-        return None
-    return cut_members(raw).get(name)
-
-
-def elements(text: bytes | None, count: int) -> Sequence[bytes | None]:
-    """Return the texts of the `count` elements of a list."""
-    if text is None:
-        return [None] * count
-    return cut_items(text)
+def data_of(value: Json, text: bytes = b"") -> tuple[bytes, str]:
+    """Return a datum and its content type: a text, or JSON as it is written in `text`."""
+    is_text = type(value) is str
+    return (value.encode("utf-8", "backslashreplace"), TEXT) if is_text else (text, JSON)
 
 
 def as_object(value: Json) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from inference_store.inference.json_text import Json, write_json
+from inference_store.inference.json_text import Json, cut_items, cut_members, write_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
@@ -136,7 +136,7 @@ def _parse_request(request: Document, name: str | None) -> _Request:
         return _Request([(request.raw, JSON)], Problem.no_input(sentence))
     if name == "messages" or (name == "input" and list_objects(request.value[name])):
         return _parse_chat(request, name)
-    return _parse_completion(request.value[name], documents.member(request.raw, name))
+    return _parse_completion(request.value[name], cut_members(request.text)[name])
 
 
 def _parse_chat(request: Document, name: str) -> _Request:
@@ -147,22 +147,20 @@ def _parse_chat(request: Document, name: str) -> _Request:
         asked = next((text for role, text in reversed(chat.turns) if role == "user"), None)
         return _Request(chat.attachments, problem, prompt=asked)
     if chat.attachments:
-        datum: _Datum = data_of(request.value[name], documents.member(request.raw, name))
-        return _Request([datum], problem)
+        return _Request([(cut_members(request.text)[name], JSON)], problem)
     if not chat.turns:
         return _Request([(request.raw, JSON)], problem or Problem.no_input(f"`{name}` is empty"))
     turns = [text if len(chat.turns) == 1 else f"{role}: {text}" for role, text in chat.turns]
     return _Request([data_of("\n\n".join(turns))], problem)
 
 
-def _parse_completion(prompt: Json, text: bytes | None) -> _Request:
+def _parse_completion(prompt: Json, text: bytes) -> _Request:
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
-        (text,), (prompt,) = documents.elements(text, 1), prompt
-    together = data_of(prompt, text)
+        (text,), (prompt,) = cut_items(text), prompt
+    together = [data_of(prompt, text)]
     if isinstance(prompt, list) and prompt and all(type(item) in (str, list) for item in prompt):
-        data = list(map(data_of, prompt, documents.elements(text, len(prompt))))
-        return _Request(data, together=[together])
-    return _Request([together])
+        return _Request(list(map(data_of, prompt, cut_items(text))), together=together)
+    return _Request(together)
 
 
 def _parse_answer(exchange: Exchange, answer: Document) -> tuple[Document, dict[str, Json]]:
@@ -273,45 +271,23 @@ def _read_standard(
 
 # Azure's paths name the deployment.
 _BASE: Final = r"(?:(?:/openai)?/v1|/openai/deployments/(?P<model>[^/]+))"
-_MESSAGES: Final = (
-    "the messages' text, each after its role where there are several; the only image, sound or "
-    "file in them, of several the messages as JSON"
-)
-_GENERATED: Final = (
-    "`{generated_text}` a choice (`{answer}` about an image, whose `prompts` are standard "
-    "metadata), and all of it as it came: `answer`, or `chunks` in order"
-)
-
 OPENAI: Final = Protocol(
     name="openai",
-    calls="`POST /v1/chat/completions`, `/v1/completions`, also under `/openai` and under Azure's "
-    "`/openai/deployments/…`",
-    datum=f"{_MESSAGES}; each prompt of a list",
-    answer=_GENERATED,
     path=re.compile(rf"{_BASE}/(?:(?P<operation>chat)/)?completions/?"),
     read=read,
 )
 RESPONSES: Final = Protocol(
     name="openai-responses",
-    calls="`POST /v1/responses`, also under `/openai`",
-    datum="the same of `input`",
-    answer="the same",
     path=re.compile(r"(?:/openai|(?:/openai)?/v1)/(?P<operation>response)s/?"),
     read=read,
 )
 EMBEDDINGS: Final = Protocol(
     name="openai-embeddings",
-    calls="`POST /v1/embeddings`, as for `openai`",
-    datum="each `input` of a list",
-    answer="to one input: as it came; to several: the `embedding` of each as V2's JSON",
     path=re.compile(rf"{_BASE}/(?P<operation>embedding)s/?"),
     read=read,
 )
 ANTHROPIC: Final = Protocol(
     name="anthropic",
-    calls="`POST /v1/messages`, also under `/anthropic`",
-    datum="as for `openai`",
-    answer="the same",
     path=re.compile(r"(?:/anthropic)?/v1/(?P<operation>message)s/?"),
     read=read,
 )

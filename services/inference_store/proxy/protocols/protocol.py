@@ -176,13 +176,10 @@ MOST_STRIPPED: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One protocol. `calls`, `datum` and `answer` are its line in the docs."""
+    """One protocol: a row of docs/reference/protocols.md."""
 
     name: str
     transport: Transport = "rest"
-    calls: str
-    datum: str
-    answer: str
     path: re.Pattern[str]
     """Matches the paths of its calls (percent-escaped, in their normal form, no query); may have
     the groups `model`, `version` and `operation`."""

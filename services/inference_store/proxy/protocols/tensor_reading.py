@@ -29,7 +29,7 @@ from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Headers, header
 
 from . import tensor_datum, tensors
-from .documents import Document
+from .documents import Document, read_size
 from .protocol import MOST_INFERENCES, Inference, Model, Problem, Reading, join_problems
 from .tensor_datum import Datum, datum_of, element_bytes, has_image
 from .tensors import Content, Parameters, Tensor, bytes_values, divide, only_element, select_element
@@ -192,7 +192,7 @@ STATUS_CODE: Final = "omi-status-code"
 MODEL_VERSION: Final = "omi-model-version"
 ERROR: Final = "error"
 """The output with the reason why each item failed; empty if it did not."""
-_MOST_DIGITS: Final = 9
+_MOST_CODE: Final = 999_999_999
 
 
 class Run(NamedTuple):
@@ -205,10 +205,10 @@ class Run(NamedTuple):
 
 def read_run(headers: Headers) -> Run | None:
     """Return the outcome that a bridge reports; None if no container was called."""
-    code = (header(headers, STATUS_CODE) or "").strip()
-    if not (code.isascii() and code.isdecimal() and len(code) <= _MOST_DIGITS):
+    code = read_size((header(headers, STATUS_CODE) or "").strip())
+    if code is None or code > _MOST_CODE:
         return None
-    return Run(int(code), header(headers, MODEL_VERSION) or None)
+    return Run(code, header(headers, MODEL_VERSION) or None)
 
 
 _MOST_PROMPTS: Final = 64 * 1024

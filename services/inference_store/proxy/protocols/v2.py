@@ -24,7 +24,7 @@ from inference_store.inference.stored_requests import BYTES
 from inference_store.proxy.exchange import Body, Exchange, Headers
 
 from . import documents, protocol
-from .documents import Document, NotDecoded, json_part, utf8
+from .documents import Document, NotDecoded, json_part, read_size, utf8
 from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, join_problems
 from .tensor_reading import read_inferences, read_run
 from .tensors import Content, Tensor, merge, value_of
@@ -32,7 +32,6 @@ from .tensors import Content, Tensor, merge, value_of
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32
 _MOST_SHAPE: Final = 4096
-_MOST_DIGITS: Final = 18
 _TENSORS: Final[dict[CaptureSide, str]] = {"request": "inputs", "response": "outputs"}
 _NOT_TENSORS: Final = ("id", "parameters", "model_name", "model_version", "error")
 
@@ -111,10 +110,10 @@ def _assign_tail(tensors: Sequence[Tensor], tail: bytes) -> tuple[list[Tensor], 
     """Return the tensors with the bytes behind the JSON, and how many these should be."""
     assigned, at = list(tensors), 0
     for index, tensor in enumerate(tensors):
-        size = tensor.parameters.get("binary_data_size", b"")
-        if tensor.data is None and size.isdigit() and len(size) <= _MOST_DIGITS:
-            start, at = at, at + int(size)
-            assigned[index] = replace(tensor, raw=tail[start:at])
+        size = read_size(tensor.parameters.get("binary_data_size", b"").decode("latin-1"))
+        if tensor.data is None and size is not None:
+            assigned[index] = replace(tensor, raw=tail[at : at + size])
+            at += size
     return assigned, at
 
 
@@ -241,9 +240,6 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
 
 V2_REST: Final = Protocol(
     name="v2",
-    calls="`POST /v2/models/…/infer`, `generate`, and their streams; JSON and the binary extension",
-    datum="an image or text, or the tensors",
-    answer="V2's JSON",
     path=re.compile(
         r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
         r"/(?P<operation>(?:infer|generate)(?:_stream)?)/?"

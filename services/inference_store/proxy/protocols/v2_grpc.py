@@ -11,7 +11,7 @@ from inference_store.inference.events import CaptureSide
 from inference_store.inference.stored_requests import encoded
 from inference_store.proxy.exchange import Exchange
 
-from .documents import Document
+from .documents import Document, read_message
 from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, join_problems
 from .tensor_datum import values_json
 from .tensor_reading import read_inferences, read_run
@@ -45,9 +45,10 @@ def response_in(
 
 
 def _decode(written: bytes, side: CaptureSide, what: str, name: str) -> Document:
-    read, error = parsed(f"inference.{name}", written), None
+    document = read_message(written, side, f"inference.{name}", what)
+    read, error = document.value, None
     if read is None:
-        return Document(side, written, problem=Problem.unreadable(f"{what} is no {name}", side))
+        return document
     if name == DIALECTS["triton"]:
         read, error = read.infer_response, read.error_message or None
     tensors, raw = (
@@ -66,7 +67,7 @@ def _decode(written: bytes, side: CaptureSide, what: str, name: str) -> Document
     expected = sum(_has_raw(tensor, tensors, raw) for tensor in tensors)
     sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
     problem = Problem.unreadable(sentence, side) if raw and len(raw) != expected else None
-    return Document(side, written, content, problem)
+    return replace(document, value=content, problem=problem)
 
 
 def _read_tensor(read: Any, position: int, raw: bytes | None) -> Tensor:
@@ -174,9 +175,6 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
 V2_GRPC: Final = Protocol(
     name="v2-grpc",
     transport="grpc",
-    calls="`ModelInfer`, `ModelStreamInfer` of `inference.GRPCInferenceService`",
-    datum="the same",
-    answer="the same, in JSON",
     path=re.compile(r"/inference\.GRPCInferenceService/(?P<operation>ModelInfer|ModelStreamInfer)"),
     streams=("ModelStreamInfer",),
     read=read,
