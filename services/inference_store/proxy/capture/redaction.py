@@ -187,8 +187,7 @@ class Redactor:
             # messages that cannot be read are the datum
             self._is_unread = any(item.data == whole for item in items)
         if by_path and (how := self._paths.get(("id",))):
-            for name in (reading.request_id, *(item.request_id for item in items)):
-                self._replace(how, name)
+            self._replace(how, reading.request_id)
         failed = exchange.grpc_code != 0 if is_grpc else (exchange.http_status or 500) >= 400
         hides = self._is_unread and failed  # they may quote the request
         is_odd = problem is not None and any(side == "response" for side, _ in problem.reasons)

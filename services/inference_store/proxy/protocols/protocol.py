@@ -124,10 +124,6 @@ class Inference:
     its content in V2's JSON, `{"model_name", "id", "outputs": [...]}`."""
     metadata: Sequence[bytes] = field(default=(), repr=False)
     """The envelopes that the caller sent for it, as JSON; by key, the last one wins."""
-    request_id: str | None = None
-    """The caller's own id of this single inference, if an exchange has several."""
-    response_id: str | None = None
-    """The id of this single inference in the answer."""
     error: str | None = None
     """Why it failed, as an item of a batch."""
     tensors: Sequence[Tensor] = field(default=(), repr=False, compare=False)
