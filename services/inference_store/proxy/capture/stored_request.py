@@ -24,7 +24,7 @@ from inference_store.inference.json_text import cut_items, cut_members
 from inference_store.inference.stored_requests import write
 from inference_store.proxy.capture.redaction import NEEDED, remove_parameters, select_headers
 from inference_store.proxy.exchange import Exchange, correct_headers
-from inference_store.proxy.protocols.documents import JSON_LENGTH, decoded, json_part
+from inference_store.proxy.protocols.documents import JSON_LENGTH, decoded, json_part, utf8
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
 from inference_store.proxy.protocols.tensor_datum import data_json, object_json
@@ -113,7 +113,8 @@ def _list_references(
     if len(data) < _SHORTEST:
         return
     start, characters = data[:30], data[:30].decode(errors="ignore").encode()
-    for escapes in _list_escapes(content):
+    found = [pair for pair in _ESCAPES if pair[1].encode() in content]
+    for escapes in ({}, dict(found)) if found else ({},):
         for form in ("bytes", "text", "ascii", "base64"):
             reference: dict[str, Any] = {"data": form}
             reference |= {"escapes": escapes} if escapes and form != "bytes" else {}
@@ -128,12 +129,6 @@ def _list_references(
         reference = {"data": form, "from": at, "to": at + len(text)}
         if at >= 0 and write(reference, data) == value:
             yield reference, value
-
-
-def _list_escapes(content: bytes) -> Iterator[dict[str, str]]:
-    yield {}
-    if b"\\" in content:
-        yield {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
 
 
 def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[bytes, str, bytes]]:
@@ -173,11 +168,9 @@ def _divide(exchange: Exchange, reading: Reading, limit: int) -> Iterator[Messag
     elif not is_rest:
         yield from (_divide_message if has_tensors else _divide_run)(parts[0], reading)
     else:
-        text, headers = parts[0], exchange.request_headers
-        text = text[: json_part(text, headers)] if has_tensors else text
-        if not json.detect_encoding(text).startswith("utf-8"):
-            raise _NotKept("a batch is only divided in UTF-8")
-        yield from (_divide_tensors if has_tensors else _divide_items)(text, reading)
+        text, divide = parts[0], _divide_tensors if has_tensors else _divide_items
+        text = text[: json_part(text, exchange.request_headers)] if has_tensors else text
+        yield from divide(utf8(text), reading)
 
 
 def _divide_items(text: bytes, reading: Reading) -> Iterator[Messages]:
