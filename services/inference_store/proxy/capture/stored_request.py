@@ -24,7 +24,13 @@ from inference_store.inference.json_text import cut_items, cut_members
 from inference_store.inference.stored_requests import write
 from inference_store.proxy.capture.redaction import NEEDED, remove_parameters, select_headers
 from inference_store.proxy.exchange import Exchange, correct_headers
-from inference_store.proxy.protocols.documents import JSON_LENGTH, decoded, json_part, utf8
+from inference_store.proxy.protocols.documents import (
+    JSON_LENGTH,
+    NotDecoded,
+    decode,
+    json_part,
+    utf8,
+)
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
 from inference_store.proxy.protocols.tensor_datum import data_json, object_json
@@ -37,7 +43,7 @@ MOST_BYTES: Final = 256 * 1024
 _SHORTEST, _BEGINNING, _MOST_TIMES, _MOST_VALUES = 16, 64, 8, 64
 
 
-class _NotKept(ValueError):
+class _NotKept(NotDecoded):
     """The request is not kept; `str()` of the error gives the reason."""
 
 
@@ -67,7 +73,7 @@ def build_requests(
             total += size
             if size > MOST_BYTES or total > limit:
                 raise _NotKept(f"without its data it is over {MOST_BYTES} bytes, or all {limit}")
-    except _NotKept as exc:
+    except NotDecoded as exc:
         return [request | {"why": str(exc)} for _ in reading.inferences]
     return requests
 
@@ -156,9 +162,7 @@ def _divide(exchange: Exchange, reading: Reading, limit: int) -> Iterator[Messag
         raise _NotKept("the body was over a cap, broke off, or was redacted")
     parts, is_rest = exchange.request.parts, exchange.transport == "rest"
     if is_rest:
-        body = decoded(exchange.request.bytes, exchange.request_headers, limit)
-        if body is None:
-            raise _NotKept("the body's content coding cannot be undone")
+        body = decode(exchange.request.bytes, exchange.request_headers, limit)
         parts = [body] if body else []
     has_tensors = bool(reading.inferences[0].tensors)
     if len(reading.inferences) == 1:

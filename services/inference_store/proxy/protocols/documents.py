@@ -53,14 +53,6 @@ def decode(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes:
     return body
 
 
-def decoded(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes | None:
-    """Decode a body; return None if that is not possible."""
-    try:
-        return decode(body, headers, most)
-    except NotDecoded:
-        return None
-
-
 def encode(body: bytes, headers: Headers) -> bytes:
     """Encode a body in the codings that the headers name, which `decode` knows."""
     for name in list_codings(headers):

@@ -123,7 +123,7 @@ def decode_raw(datatype: str, raw: bytes) -> Sequence[Value] | None:
 
 
 _NESTED: Final = re.compile(rb'["\[{]')
-_OTHER: Final = re.compile(rb'["{]|\[\s*\]')
+_EMPTY: Final = re.compile(rb"\[\s*\]")
 _LAYERS: Final = 9
 """The most nested lists that are opened to reach BYTES elements."""
 
@@ -180,11 +180,12 @@ def select_element(tensor: Tensor, element: bytes) -> Tensor:
 
 def _count_elements(tensor: Tensor) -> int | None:
     """Return the number of a tensor's elements, in JSON of numbers; None if it is unknown."""
-    if tensor.data is not None:
-        if not tensor.data.strip(b"[] \t\r\n"):
+    if (data := tensor.data) is not None:
+        if not data.strip(b"[] \t\r\n"):
             return 0
         # each list has one comma less than items
-        return None if _OTHER.search(tensor.data) else tensor.data.count(b",") + 1
+        are_numbers = b'"' not in data and b"{" not in data and not _EMPTY.search(data)
+        return data.count(b",") + 1 if are_numbers else None
     if tensor.datatype == BYTES:
         elements = bytes_values(tensor)
         return None if elements is None else len(elements)

@@ -124,17 +124,16 @@ DIALECTS: Final = {"mlserver": "ModelInferResponse", "triton": "ModelStreamInfer
 
 def find_dialect(answers: Iterable[bytes]) -> str:
     """Return the dialect of the first answer that shows it; if none does, both read the same."""
-    return next(filter(None, map(_find_in, answers)), "mlserver")
-
-
-def _find_in(answer: bytes) -> str | None:
-    plain = parsed("inference.ModelInferResponse", answer)
-    if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_output_contents):
-        return "mlserver"
-    wrapped = parsed("inference.ModelStreamInferResponse", answer)
-    if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
-        return "triton"
-    return None if plain is None or not plain.ByteSize() else "mlserver"
+    for answer in answers:
+        plain = parsed("inference.ModelInferResponse", answer)
+        if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_output_contents):
+            break
+        wrapped = parsed("inference.ModelStreamInferResponse", answer)
+        if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
+            return "triton"
+        if plain is not None and plain.ByteSize():
+            break
+    return "mlserver"
 
 
 _IN_DOUBT: Final = Problem(
