@@ -119,8 +119,10 @@ def _list_references(
     if len(data) < _SHORTEST:
         return
     start, characters = data[:30], data[:30].decode(errors="ignore").encode()
-    found = [pair for pair in _ESCAPES if pair[1].encode() in content]
-    for escapes in ({}, dict(found)) if found else ({},):
+    for may_escape in (False, True):
+        escapes = {}
+        if may_escape and not (escapes := {k: v for k, v in _ESCAPES if v.encode() in content}):
+            break
         for form in ("bytes", "text", "ascii", "base64"):
             reference: dict[str, Any] = {"data": form}
             reference |= {"escapes": escapes} if escapes and form != "bytes" else {}
