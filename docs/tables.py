@@ -17,7 +17,6 @@ from inference_store.inference.task_types import TASK_TYPES
 from inference_store.operations.doctor import CHECKS
 from inference_store.platform.metrics import METRICS
 from inference_store.platform.settings import GROUPS, PREFIX, SettingsGroup, secrets_of
-from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
 from inference_store.query.cql2.operations import ARGUMENTS, OPERATIONS
 from inference_store.query.properties import OPERATORS
@@ -178,10 +177,6 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "task types": _pairs(
         ("name", "what an element of `data` looks like"),
         [(name, entry.element) for name, entry in TASK_TYPES.items()],
-    ),
-    "protocols": lambda: _table(
-        ("name", "calls", "the datum", "the answer"),
-        [(_code(p.name), p.calls, p.datum, p.answer) for p in PROTOCOLS.values()],
     ),
     "checks": lambda: _table(
         ("check", "what should be"), [(check.name, check.sentence) for check in CHECKS]

@@ -13,7 +13,7 @@ from inference_store.inference.json_text import UnreadableJson, read_exactly, wr
 from inference_store.inference.stored_requests import write
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.proxy.protocols.documents import decoded
+from inference_store.proxy.protocols.documents import decode
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Problem, Reading
 from tests.console.pictures import encode_png
 
@@ -28,8 +28,8 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """Read an inference for each input, with the output of the same index."""
     del call, model
     try:
-        plain = decoded(exchange.request.bytes, exchange.request_headers, 1 << 20)
-        request = read_exactly(plain or b"")
+        plain = decode(exchange.request.bytes, exchange.request_headers, 1 << 20)
+        request = read_exactly(plain)
         inputs = [base64.b64decode(input_["data"][0]) for input_ in request["inputs"]]
         envelopes = [input_.get("parameters", {}).get("metadata") for input_ in request["inputs"]]
     except (UnreadableJson, KeyError, TypeError, ValueError) as error:

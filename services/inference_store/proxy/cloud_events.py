@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, cut_items, cut_members, read_json
 from inference_store.proxy.exchange import Headers, from_base64, header, utf8
-from inference_store.proxy.protocols import v2
+from inference_store.proxy.protocols import documents
 
 STRUCTURED: Final = "application/cloudevents"
 """How the content type of structured mode and of a batch begins."""
@@ -98,7 +98,7 @@ def cut_documents(raw: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the JSON of an event in structured mode, or of each in a batch, with its place there.
     Raises Refused."""
     try:
-        text = v2.utf8(raw)
+        text = documents.utf8(raw)
         is_batch = isinstance(read_json(text), list)
     except UnreadableJson as exc:
         raise Refused("body", f"it is not JSON: {exc}") from None

@@ -25,6 +25,7 @@ from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, from_base64
 from inference_store.proxy.grpc import MESSAGE_BYTES, channel, list_limits
+from inference_store.proxy.protocols.documents import Document
 from inference_store.proxy.protocols.omi import LEAST_FAILED, describe_failure
 from inference_store.proxy.protocols.protocol import MOST_INFERENCES
 from inference_store.proxy.protocols.tensor_datum import element_bytes, envelope_json
@@ -32,16 +33,10 @@ from inference_store.proxy.protocols.tensor_reading import (
     ERROR,
     MODEL_VERSION,
     STATUS_CODE,
-    ParsedBody,
     Run,
     list_parameters,
 )
-from inference_store.proxy.protocols.tensors import (
-    InferRequest,
-    InferResponse,
-    Tensor,
-    bytes_values,
-)
+from inference_store.proxy.protocols.tensors import Content, Tensor, bytes_elements, bytes_values
 from inference_store.proxy.protocols.v2 import request_in
 from inference_store.proxy.protocols.v2_grpc import request_in as grpc_request_in
 
@@ -188,11 +183,11 @@ async def _describe(container: Container, method: str, model: str) -> dict[str, 
     return about | {"inputs": inputs, "outputs": outputs}
 
 
-async def _infer(container: Container, read: ParsedBody, model: str) -> tuple[InferResponse, Run]:
+async def _infer(container: Container, read: Document, model: str) -> tuple[Content, Run]:
     """Answer one inference call: the files of all items by name. If some items failed, the tensor
     `error` gives their reasons. Raises ContainerFailed; 400 if the request is not files of the
     model."""
-    if (request := read.request) is None:
+    if (request := read.value) is None:
         raise ContainerFailed(400, read.problem or "the request is no inference of V2")
     status = await container.status()
     flags = {
@@ -213,26 +208,26 @@ async def _infer(container: Container, read: ParsedBody, model: str) -> tuple[In
     if any(errors):
         columns[ERROR] = [(error or "").encode() for error in errors]
     tensors = [
-        Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
+        Tensor(name=name, datatype=BYTES, shape=(len(files),), raw=encoded(BYTES, files))
         for name, files in columns.items()
     ]
-    return InferResponse(model=model, version=run.version, id=request.id, outputs=tensors), run
+    return Content(model=model, version=run.version, id=request.id, tensors=tensors), run
 
 
-def _read_items(request: InferRequest, status: Any) -> list[dict[str, bytes]]:
+def _read_items(request: Content, status: Any) -> list[dict[str, bytes]]:
     # not text, whatever their bytes look like
     are_binary = {
         file.filename: any(kind.lower().startswith(_BINARY) for kind in file.accepted_media_types)
         for file in status.inputs
     }
     known = ", ".join(map(repr, are_binary))
-    if not request.inputs:
+    if not request.tensors:
         raise ContainerFailed(400, f"there are no inputs: send BYTES tensors named {known}")
     columns: dict[str, list[bytes]] = {}
-    for tensor in request.inputs:
+    for tensor in request.tensors:
         name = tensor.name
         if are_binary and name not in are_binary:
-            if not len(are_binary) == 1 == len(request.inputs):
+            if not len(are_binary) == 1 == len(request.tensors):
                 sentence = f"the model has no input {name[:80]!r}: its inputs are {known}"
                 raise ContainerFailed(400, sentence)
             (name,) = are_binary  # a single tensor is the single file, whatever its name
@@ -260,7 +255,7 @@ def _read_elements(tensor: Tensor, *, is_binary: bool) -> list[bytes]:
     is_coded = is_binary or tensor.parameters.get("content_type") == b'"base64"'
     elements: list[bytes] = []
     for value in values:
-        if not isinstance(value, bytes) or (tensor.data is not None and value[:1] != b'"'):
+        if tensor.data is not None and value[:1] != b'"':
             sentence = f"an element of input {name} is no string: send text or base64"
             raise ContainerFailed(400, sentence)
         content, is_text = element_bytes(tensor, value)
@@ -312,20 +307,20 @@ def _build_handler(container: Container, name: str) -> Any:
 
 async def _answer_grpc_infer(container: Container, written: bytes) -> tuple[dict[str, Any], Run]:
     read = grpc_request_in(written)
-    model = (read.request and read.request.model) or ""
+    request: Content | None = read.value
+    model = (request and request.model) or ""
     answer, run = await _infer(container, read, model)
     fields: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
     outputs: list[dict[str, Any]] = [
         {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        for tensor in answer.outputs
+        for tensor in answer.tensors
     ]
     # in the form of the request; Triton's clients read the raw form best
-    if read.request and any(tensor.raw is not None for tensor in read.request.inputs):
-        raw = [encoded(BYTES, tensor.values or ()) for tensor in answer.outputs]
-        fields["raw_output_contents"] = raw
+    if request and any(it.raw is not None and not it.is_typed for it in request.tensors):
+        fields["raw_output_contents"] = [tensor.raw for tensor in answer.tensors]
     else:
-        for output, tensor in zip(outputs, answer.outputs, strict=True):
-            output["contents"] = {"bytes_contents": tensor.values}
+        for output, tensor in zip(outputs, answer.tensors, strict=True):
+            output["contents"] = {"bytes_contents": bytes_elements(tensor.raw or b"")}
     return fields | {"id": answer.id, "outputs": outputs}, run
 
 
@@ -374,18 +369,18 @@ async def _answer_rest_infer(
     read = request_in(Body(parts=[raw], size=len(raw)), headers, flat=False)
     answer, run = await _infer(container, read, model)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
-    outputs = [_write_as_texts(output) for output in answer.outputs]
+    outputs = [_write_as_texts(output) for output in answer.tensors]
     written = envelope_json(members, answer.parameters, "outputs", outputs, "response")
-    return web.Response(body=written.text, content_type=_JSON, headers=_headers_of(run))
+    return web.Response(body=written.data, content_type=_JSON, headers=_headers_of(run))
 
 
 def _write_as_texts(output: Tensor) -> Tensor:
-    files = [file for file in output.values or () if isinstance(file, bytes)]
+    files = bytes_elements(output.raw or b"") or []
     try:
         b"".join(files).decode()
     except UnicodeDecodeError:
-        coded = list(map(b64encode, files))
-        return replace(output, values=coded, parameters={"content_type": b'"base64"'})
+        raw = encoded(BYTES, list(map(b64encode, files)))
+        return replace(output, raw=raw, parameters={"content_type": b'"base64"'})
     return output
 
 

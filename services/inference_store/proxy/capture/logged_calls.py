@@ -9,15 +9,19 @@ from typing import Final
 from urllib.parse import quote
 
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_text import UnreadableJson, cut_members, read_json, root
+from inference_store.inference.json_text import cut_members, root
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 from inference_store.proxy.protocols.documents import (
     JSON,
-    decoded,
+    JSON_LENGTH,
+    Document,
+    NotDecoded,
     is_event_stream,
+    json_part,
     list_codings,
     media_type,
+    read_bytes,
 )
 from inference_store.proxy.protocols.protocol import (
     NAMES,
@@ -28,7 +32,6 @@ from inference_store.proxy.protocols.protocol import (
     Reading,
     join_problems,
 )
-from inference_store.proxy.protocols.v2 import JSON_LENGTH
 
 LOGGED: Final = "logged"
 """The operation of a call that a logger reports, until its bodies tell its protocol."""
@@ -86,50 +89,41 @@ class _Mended:
     def __init__(self, body: Body, headers: Headers, side: CaptureSide) -> None:
         self.headers: list[tuple[str, str]] = list(headers)
         self.problem: Problem | None = None
-        raw = body.bytes if body.whole else b""
-        if raw.startswith(_GZIP) and not list_codings(headers):
+        if body.bytes.startswith(_GZIP) and not list_codings(headers):
             coded = [*headers, ("content-encoding", "gzip")]
-            if (decoded(raw, coded) or b"").lstrip().startswith((b"{", b"[")):
+            if read_bytes(body, coded, side).raw.lstrip().startswith((b"{", b"[")):
                 self.headers = coded
-        plain = decoded(raw, self.headers) or b""
-        length = self._find_length(plain, side)
-        self.members: Mapping[str, bytes] = {}
-        if plain.startswith(b"{") and _is_json(plain[:length]):
-            self.members = cut_members(plain[:length])
+        document = read_bytes(body, self.headers, side)
+        plain = b"" if document.problem else document.raw
+        is_lost, length = self._find_length(plain)
+        head = Document(side, plain[:length]).as_json("it")
+        is_json = head.problem is None
+        self.members = cut_members(head.raw) if is_json and plain.startswith(b"{") else {}
+        if is_json and is_lost:
+            self.headers.append((JSON_LENGTH, str(length)))
+            sentence = f"the logger lost {JSON_LENGTH} of {NAMES[side]}: its JSON ends at {length}"
+            self.problem = Problem(sentence, (side, "length_lost"))
         if side == "response" and length == len(plain):
-            self._correct_type(plain)
+            self._correct_type(plain, is_json=is_json)
 
-    def _find_length(self, plain: bytes, side: CaptureSide) -> int:
-        """Return the length of the JSON part; if binary tensors follow it, it is what KServe's own
-        header would say."""
-        stated = header(self.headers, JSON_LENGTH)
-        if stated is not None:
-            return int(stated) if stated.isdecimal() and len(stated) < 19 else len(plain)
-        if not plain.startswith(b"{") or b'binary_data_size"' not in plain:
-            return len(plain)
-        length = root(plain).end
-        if not plain[length:].strip() or not _is_json(plain[:length]):
-            return len(plain)
-        self.headers.append((JSON_LENGTH, str(length)))
-        sentence = f"the logger lost {JSON_LENGTH} of {NAMES[side]}: its JSON ends at {length}"
-        self.problem = Problem(sentence, (side, "length_lost"))
-        return length
+    def _find_length(self, plain: bytes) -> tuple[bool, int]:
+        """Return whether the logger lost the length of the JSON before binary tensors, and this
+        length: what KServe's own header would say."""
+        if header(self.headers, JSON_LENGTH) is None:
+            may_be_lost = plain.startswith(b"{") and b'binary_data_size"' in plain
+            end = root(plain).end if may_be_lost else len(plain)
+            return (True, end) if plain[end:].strip() else (False, len(plain))
+        try:
+            return False, json_part(plain, self.headers)
+        except NotDecoded:
+            return False, len(plain)
 
-    def _correct_type(self, plain: bytes) -> None:
+    def _correct_type(self, plain: bytes, *, is_json: bool) -> None:
         """Correct the content type of an answer: KServe's logger sends that of the request."""
-        kind = "text/event-stream" if is_event_stream((), plain) else ""
-        kind = JSON if self.members or _is_json(plain) else kind
+        kind = JSON if is_json else "text/event-stream" if is_event_stream((), plain) else ""
         if kind and media_type(self.headers) != kind:
             others = [pair for pair in self.headers if pair[0] != "content-type"]
             self.headers = [("content-type", kind), *others]
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        read_json(text)
-    except UnreadableJson:
-        return False
-    return True
 
 
 def _find_protocol(request: Mapping[str, bytes], answer: Mapping[str, bytes]) -> tuple[str, str]:

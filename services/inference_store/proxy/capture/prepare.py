@@ -5,11 +5,10 @@ Pure except for the clock and randomness.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import Any, TypeAlias
+from typing import Any
 from zlib import crc32
 
 import imagesize
@@ -61,10 +60,6 @@ _LONGEST_BASE = MOST_CHARACTERS - 8
 _MOST_ALIASES = 8
 
 
-OwnNames: TypeAlias = tuple[str | None, str | None]
-"""The ids that one inference has in the request and in the answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ids:
     """An inference's id, and its aliases."""
@@ -98,17 +93,17 @@ def ids_of(
     """Return the ids of an exchange's inferences, in order: the request's, else the base id's
     header, else the answer's, else the request id's header, else the one made here.
 
-    Several inferences share the exchange's ids as aliases, and are distinguished by the ids that
-    only one of them has, else by `-<index>`. So do the exchanges of a gRPC stream, by their
-    `position`, but the first one is named as if it were alone. `clean` removes redacted values from
-    an id; it returns None if nothing is left. A replay has an id of its own and no other, so that
-    the caller's still finds what it repeats alone.
+    Several inferences share the exchange's ids as aliases, and are distinguished by `-<index>`. So
+    are the exchanges of a gRPC stream, by their `position`, if they have no id of their own; the
+    first one is named as if it were alone. `clean` removes redacted values from an id; it returns
+    None if nothing is left. A replay has an id of its own and no other, so that the caller's still
+    finds what it repeats alone.
     """
     position, request_headers = exchange.position, exchange.request_headers
-    own: list[OwnNames] = [(each.request_id, each.response_id) for each in reading.inferences]
     request_id, response_id = reading.request_id, reading.response_id
+    own: tuple[str | None, ...] = ()
     if position:
-        own, request_id, response_id = [(request_id, response_id)], None, None
+        own, request_id, response_id = (request_id, response_id), None, None
     candidates: tuple[str | None, ...] = (
         request_id,
         header(request_headers, BASE_ID),
@@ -117,25 +112,14 @@ def ids_of(
         header(exchange.response_headers, ID_HEADER),
     )
     if (mark := find_mark(request_headers)) is not None:
-        own, candidates = [(None, None)] * len(own), (mark.inference_id,)
+        own, candidates = (), (mark.inference_id,)
     names = _distinct(map(clean, candidates)) or (str(uuid7()),)
-    if len(own) == 1 and not position:
-        return (Ids(names[0], names[1:_MOST_ALIASES]),)
-    cleaned = [_distinct(map(clean, names_of_one)) for names_of_one in own]
-    times = Counter(name for own_names in cleaned for name in own_names)
-    distinct = {name for name, count in times.items() if count == 1}
-    numbered = enumerate(cleaned, start=position)
-    return [_choose_ids(number, own_names, names, distinct) for number, own_names in numbered]
-
-
-def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct: set[str]) -> Ids:
-    """Return the ids of one of several inferences. `distinct`: names that only one of them has."""
-    alone = [name for name in own if name in distinct]
-    others = [name for name in (*own, *shared) if name not in distinct]
-    if alone:
-        return Ids(alone[0], (*alone[1:], *others)[:_MOST_ALIASES])
-    indexed = f"{others[0]}-{index}" if others else str(uuid7())
-    return Ids(str(uuid7()) if indexed in distinct else indexed, tuple(others[:_MOST_ALIASES]))
+    cleaned, count = _distinct(map(clean, own)), len(reading.inferences)
+    if cleaned or (count == 1 and not position):
+        first, *others = dict.fromkeys((*cleaned, *names))
+        return (Ids(first, tuple(others[:_MOST_ALIASES])),)
+    indexes = range(position, position + count)
+    return [Ids(f"{names[0]}-{index}", names[:_MOST_ALIASES]) for index in indexes]
 
 
 def storable_name(text: str | None, otherwise: str) -> str:
@@ -192,16 +176,14 @@ def standard_metadata(reading: Reading, exchange: Exchange, rules: Rules) -> dic
 
 
 def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
-    """Return whether an inference succeeded: by its own statement, else its answer's, else its
-    status."""
-    stated = inference.ok if inference.ok is not None else reading.ok
+    """Return whether an inference succeeded: neither its status, its answer nor itself fails."""
     if exchange.error is not None or exchange.grpc_code:
         return False
     if exchange.transport == "rest" and not 200 <= (exchange.http_status or 0) < 400:
         return False
     if exchange.transport == "grpc" and exchange.grpc_code is None:
         return False
-    return stated is not False
+    return inference.error is None and reading.error is None
 
 
 class Preparation:

@@ -28,9 +28,8 @@ from inference_store.proxy.exchange import (
     header,
     utf8,
 )
-from inference_store.proxy.protocols.documents import NotDecoded, decode
+from inference_store.proxy.protocols.documents import JSON_LENGTH, NotDecoded, decode, json_part
 from inference_store.proxy.protocols.protocol import Problem, Reading
-from inference_store.proxy.protocols.v2 import JSON_LENGTH, NotV2, json_part
 
 _METADATA: Final = {METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"}
 NEEDED: Final = _METADATA | {"content-type", "accept", JSON_LENGTH, "grpc-encoding"}
@@ -188,8 +187,7 @@ class Redactor:
             # messages that cannot be read are the datum
             self._is_unread = any(item.data == whole for item in items)
         if by_path and (how := self._paths.get(("id",))):
-            for name in (reading.request_id, *(item.request_id for item in items)):
-                self._replace(how, name)
+            self._replace(how, reading.request_id)
         failed = exchange.grpc_code != 0 if is_grpc else (exchange.http_status or 500) >= 400
         hides = self._is_unread and failed  # they may quote the request
         is_odd = problem is not None and any(side == "response" for side, _ in problem.reasons)
@@ -205,13 +203,14 @@ class Redactor:
         ]
         if is_odd and problem and self._is_in_body:
             problem = Problem(f"{_QUOTE.sub('', problem)}; {_NO_ANSWER}", *problem.reasons)
+        error = reading.error or exchange.error or reading.error  # empty is a failure, too
         hidden = ("prompt", "prompts", "arguments") if self.drops_input or by_path else ()
         return replace(
             reading,
             inferences=inferences,
             standard={name: it for name, it in reading.standard.items() if name not in hidden},
             problem=problem,
-            error=self._redact_error(reading.error or exchange.error, hides=hides),
+            error=self._redact_error(error, hides=hides),
         )
 
     def _redact_headers(self, headers: Headers) -> Headers:
@@ -230,7 +229,7 @@ class Redactor:
         try:
             plain = decode(body.bytes, headers, self._limit)
             length = json_part(plain, headers)
-        except (NotDecoded, NotV2):
+        except NotDecoded:
             return None
         head = self._redact_json(plain[:length], self._paths) if length else b""
         if head is None or not body.whole:

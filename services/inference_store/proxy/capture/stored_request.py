@@ -21,15 +21,20 @@ import orjson
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.inference.json_text import cut_items, cut_members
-from inference_store.inference.stored_requests import BYTES, encoded, write
+from inference_store.inference.stored_requests import write
 from inference_store.proxy.capture.redaction import NEEDED, remove_parameters, select_headers
 from inference_store.proxy.exchange import Exchange, correct_headers
-from inference_store.proxy.protocols.documents import decoded
+from inference_store.proxy.protocols.documents import (
+    JSON_LENGTH,
+    NotDecoded,
+    decode,
+    json_part,
+    utf8,
+)
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
 from inference_store.proxy.protocols.tensor_datum import data_json, object_json
-from inference_store.proxy.protocols.tensors import Tensor
-from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part
+from inference_store.proxy.protocols.tensors import Tensor, decode_raw
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
 MOST_BYTES: Final = 256 * 1024
@@ -38,7 +43,7 @@ MOST_BYTES: Final = 256 * 1024
 _SHORTEST, _BEGINNING, _MOST_TIMES, _MOST_VALUES = 16, 64, 8, 64
 
 
-class _NotKept(ValueError):
+class _NotKept(NotDecoded):
     """The request is not kept; `str()` of the error gives the reason."""
 
 
@@ -68,7 +73,7 @@ def build_requests(
             total += size
             if size > MOST_BYTES or total > limit:
                 raise _NotKept(f"without its data it is over {MOST_BYTES} bytes, or all {limit}")
-    except _NotKept as exc:
+    except NotDecoded as exc:
         return [request | {"why": str(exc)} for _ in reading.inferences]
     return requests
 
@@ -82,7 +87,7 @@ _ESCAPES: Final = (("/", "\\/"), ("+", "\\u002B"))
 def _refer(content: bytes, index: int, reading: Reading) -> list[Any]:
     parts: list[Any] = []
     data, at = reading.inferences[index].data or b"", 0
-    tensors = reading.shares[index] if reading.shares else ()
+    tensors = reading.inferences[index].tensors
     for reference, value in _list_references(content, data, tensors):
         start = _find(content, value, at)
         if start >= 0:
@@ -114,7 +119,10 @@ def _list_references(
     if len(data) < _SHORTEST:
         return
     start, characters = data[:30], data[:30].decode(errors="ignore").encode()
-    for escapes in _list_escapes(content):
+    for may_escape in (False, True):
+        escapes = {}
+        if may_escape and not (escapes := {k: v for k, v in _ESCAPES if v.encode() in content}):
+            break
         for form in ("bytes", "text", "ascii", "base64"):
             reference: dict[str, Any] = {"data": form}
             reference |= {"escapes": escapes} if escapes and form != "bytes" else {}
@@ -131,12 +139,6 @@ def _list_references(
             yield reference, value
 
 
-def _list_escapes(content: bytes) -> Iterator[dict[str, str]]:
-    yield {}
-    if b"\\" in content:
-        yield {plain: escaped for plain, escaped in _ESCAPES if escaped.encode() in content}
-
-
 def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[bytes, str, bytes]]:
     """Yield values in the message's order, each with its form and text in the JSON of a datum."""
     run = None if tensors else parsed("RunRequest", content)
@@ -144,14 +146,13 @@ def _list_values(content: bytes, tensors: Sequence[Tensor]) -> Iterator[tuple[by
     for file in sorted(files, key=content.find):
         yield file, "decoded", b64encode(file)
     for tensor in sorted(tensors, key=lambda tensor: tensor.data is None):
-        raw = tensor.raw or encoded(tensor.datatype, tensor.values or ()) or b""
         if tensor.data is not None:
             inside = tensor.data.strip()[1:-1]
             yield inside, "bytes", inside
-        elif text := data_json(tensor):
-            yield raw, tensor.datatype, text
-        else:
-            yield raw, "decoded", b64encode(raw)
+        elif tensor.raw and (text := data_json(tensor)):
+            yield tensor.raw, tensor.datatype, text
+        elif tensor.raw:
+            yield tensor.raw, "decoded", b64encode(tensor.raw)
 
 
 Messages: TypeAlias = tuple[Sequence[bytes], int | None]
@@ -163,22 +164,19 @@ def _divide(exchange: Exchange, reading: Reading, limit: int) -> Iterator[Messag
         raise _NotKept("the body was over a cap, broke off, or was redacted")
     parts, is_rest = exchange.request.parts, exchange.transport == "rest"
     if is_rest:
-        body = decoded(exchange.request.bytes, exchange.request_headers, limit)
-        if body is None:
-            raise _NotKept("the body's content coding cannot be undone")
+        body = decode(exchange.request.bytes, exchange.request_headers, limit)
         parts = [body] if body else []
+    has_tensors = bool(reading.inferences[0].tensors)
     if len(reading.inferences) == 1:
         yield parts, None
-    elif len(parts) != 1 or not (is_rest or reading.shares or exchange.path == RUN):
+    elif len(parts) != 1 or not (is_rest or has_tensors or exchange.path == RUN):
         raise _NotKept("the messages do not divide by the inferences")
     elif not is_rest:
-        yield from (_divide_message if reading.shares else _divide_run)(parts[0], reading)
+        yield from (_divide_message if has_tensors else _divide_run)(parts[0], reading)
     else:
-        text, headers = parts[0], exchange.request_headers
-        text = text[: json_part(text, headers)] if reading.shares else text
-        if not json.detect_encoding(text).startswith("utf-8"):
-            raise _NotKept("a batch is only divided in UTF-8")
-        yield from (_divide_tensors if reading.shares else _divide_items)(text, reading)
+        text, divide = parts[0], _divide_tensors if has_tensors else _divide_items
+        text = text[: json_part(text, exchange.request_headers)] if has_tensors else text
+        yield from divide(utf8(text), reading)
 
 
 def _divide_items(text: bytes, reading: Reading) -> Iterator[Messages]:
@@ -203,12 +201,12 @@ def _divide_tensors(text: bytes, reading: Reading) -> Iterator[Messages]:
     if "inputs" not in members:
         raise _NotKept("the members of `generate` do not divide by the inferences")
     objects = [cut_members(item) for item in cut_items(members["inputs"])]
-    for inputs in reading.shares:
+    for inference in reading.inferences:
         alone, tail = [], b""
-        for tensor in inputs:
+        for tensor in inference.tensors:
             changed = {"shape": json.dumps(tensor.shape).encode()}
             if tensor.data is None:
-                raw = _raw_of(tensor)
+                raw = tensor.raw or b""
                 size = {"binary_data_size": str(len(raw)).encode()}
                 changed["parameters"] = object_json({**tensor.parameters, **size})
                 tail += raw
@@ -219,10 +217,6 @@ def _divide_tensors(text: bytes, reading: Reading) -> Iterator[Messages]:
         yield [head + tail], len(head)
 
 
-def _raw_of(tensor: Tensor) -> bytes:
-    return tensor.raw if tensor.raw is not None else encoded(BYTES, tensor.values or ()) or b""
-
-
 def _divide_message(written: bytes, reading: Reading) -> Iterator[Messages]:
     name = message("inference.ModelInferRequest")
     read, rest = name.FromString(written), name.FromString(written)
@@ -231,17 +225,20 @@ def _divide_message(written: bytes, reading: Reading) -> Iterator[Messages]:
     fields = [contents_field(tensor) for tensor in read.inputs]
     for tensor in read.inputs:
         tensor.ClearField("contents")
-    for inputs in reading.shares:
+    for inference in reading.inferences:
         alone = name()
         alone.CopyFrom(rest)
-        for part in inputs:
+        for part in inference.tensors:
             tensor, field = alone.inputs.add(), fields[part.position]
             tensor.CopyFrom(read.inputs[part.position])
             tensor.shape[:] = part.shape
             if raw[part.position] is not None:
-                alone.raw_input_contents.append(_raw_of(part))
+                alone.raw_input_contents.append(part.raw or b"")
+            elif field and part.is_typed:
+                values = decode_raw(part.datatype, part.raw or b"")
+                getattr(tensor.contents, field).extend(values or ())
             elif field:
-                getattr(tensor.contents, field).extend(part.values or ())
+                raise _NotKept("typed values of another datatype do not divide")
         yield [alone.SerializeToString()], None
 
 

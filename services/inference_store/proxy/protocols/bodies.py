@@ -16,13 +16,22 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from inference_store.inference.json_text import Json, UnreadableJson
+from inference_store.inference.json_text import Json, cut_items, cut_members
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy import exchange as exchanged
 from inference_store.proxy.exchange import Exchange, Headers, correct_headers, from_text, header
 
-from . import documents, protocol
-from .documents import JSON, Document, data_of, media_type, read_both, text_or_base64, write_answer
+from . import documents
+from .documents import (
+    JSON,
+    Document,
+    change_json,
+    data_of,
+    media_type,
+    read_both,
+    text_or_base64,
+    write_answer,
+)
 from .openai import OPENAI
 from .protocol import NAMES, Call, Inference, Model, Problem, Protocol, Reading, join_problems
 from .v2 import remove_metadata
@@ -49,18 +58,6 @@ class _Item(NamedTuple):
         envelope = self.parameters.get("metadata")
         return () if envelope is None or envelope == "" else (documents.written(envelope),)
 
-    def answered(self, answer: Document, *, alone: bool) -> Inference:
-        """Return it with its answer. `alone`: that, and an error in it, are about this one only."""
-        error = documents.find_error(answer.value) if alone else None
-        return Inference(
-            data=self.data,
-            data_content_type=self.content_type,
-            response=answer.answer(),
-            metadata=self.metadata,
-            ok=None if error is None else False,
-            error=error,
-        )
-
 
 def _read_items(body: Document, headers: Headers) -> list[_Item]:
     """Return the items of a request, at least one; an unreadable body is one datum."""
@@ -84,15 +81,14 @@ def _split_lines(raw: bytes) -> list[tuple[int, bytes]]:
 def _read_envelope(raw: bytes, part: str) -> _Item:
     """Read an item `{"input", "parameters"}`; `part`: its name in a sentence."""
     document = Document("request", raw).as_json(part, exact=b'"metadata"' in raw)
-    value = document.members.get("input")
+    value, parameters = document.members.get("input"), document.members.get("parameters")
     if document.problem:
         return _Item(raw, None, document.problem)
     if value is None:
         problem = f'{part} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
         return _Item(raw, JSON, Problem.unreadable(problem))
     coded = from_text(value) if type(value) is str else None
-    datum = coded or data_of(value, documents.member(raw, "input"))
-    parameters = document.members.get("parameters")
+    datum = coded or data_of(value, cut_members(document.text)["input"])
     if parameters is None or isinstance(parameters, dict):
         return _Item(*datum, None, parameters or {})
     return _Item(*datum, Problem.unreadable(f"the `parameters` of {part} are no object"))
@@ -110,27 +106,33 @@ def _read_header(headers: Headers) -> tuple[Problem | None, Mapping[str, Json]]:
 
 def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     """Read an inference a line if each has an answer line, or all have one error; else only one."""
-    request, answer = read_both(exchange)
-    items = _read_items(request, exchange.request_headers)
+    request, whole = read_both(exchange)
+    items, status = _read_items(request, exchange.request_headers), exchange.http_status
+    answers = [whole.as_json()] * len(items)
     # one answer is for all lines if it failed, is missing, or cannot be read
-    failed = (exchange.http_status or 0) >= 400
-    is_for_all = failed or answer.problem is not None or not answer.raw.strip()
+    is_for_all = (status or 0) >= 400 or whole.problem is not None or not whole.raw.strip()
     by_line = media_type(exchange.request_headers) == LINES and not is_for_all
-    answers = [answer.as_json()] * len(items)
     if by_line:
-        lines = _split_lines(answer.raw)
+        lines = _split_lines(whole.raw)
         named = [(f"line {number} of the answer", line) for number, line in lines]
         answers = [Document("response", line).as_json(name) for name, line in named]
     mismatch = Problem.mismatch(len(items), len(answers), "lines", "answer lines")
+    inferences = [
+        Inference(
+            data=item.data,
+            data_content_type=item.content_type,
+            response=answer.answer(),
+            metadata=item.metadata,
+            error=answer.find_error() if by_line else None,
+        )
+        for item, answer in zip(items, answers, strict=False)
+    ]
     if mismatch:
-        joined = (replace(answer, problem=mismatch) if by_line else answers[0]).answer()
         metadata = [envelope for item in items for envelope in item.metadata]
-        whole = Inference(data=request.raw, data_content_type=LINES, metadata=metadata)
-        inferences = [replace(whole, response=joined)]
-    else:
-        pairs = zip(items, answers, strict=True)
-        inferences = [item.answered(line, alone=by_line) for item, line in pairs]
-    ok, error = (None, None) if by_line else answers[0].find_failure(exchange.http_status)
+        joined = replace(whole, problem=mismatch).answer() if by_line else answers[0].answer()
+        inferences = [
+            Inference(data=request.raw, data_content_type=LINES, response=joined, metadata=metadata)
+        ]
     action, prompts = items[0].parameters.get("action"), items[0].prompts
     alike = prompts and all(item.prompts == prompts for item in items)
     request_problems = [item.problem for item in items if item.problem][:3]
@@ -139,8 +141,7 @@ def read_lines(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         inferences=inferences,
         action=action if type(action) is str and action else None,
         standard={"prompts": prompts} if alike else {},
-        ok=ok,
-        error=error,
+        error=None if by_line else answers[0].find_error(status),
         problem=join_problems([*request_problems, *answer_problems, mismatch]),
     )
 
@@ -152,32 +153,19 @@ _AFTER: Final = b"}"
 def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     """Return the body and its headers; None if it has no metadata, or cannot be read."""
     kind = media_type(headers)
-    if kind not in ("", JSON, LINES):
-        return _strip_header(body, headers)
-    raw = documents.decoded(body, headers, protocol.MOST_STRIPPED)
-    if raw is None:
-        return None
-    stripped = b"\n".join(map(_strip_json, raw.split(b"\n") if kind == LINES else [raw]))
-    if len(stripped) == len(raw):
-        return None
-    coded = documents.encode(stripped, headers)
-    return coded, correct_headers(headers, {"content-length": str(len(coded))})
-
-
-def _strip_header(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
+    if kind in ("", JSON):
+        return change_json(body, headers, remove_metadata)
+    if kind == LINES:
+        return change_json(body, headers, _strip_lines)
     raw = exchanged.utf8(header(headers, PARAMETERS) or "")
-    stripped = _strip_json(_BEFORE + raw + _AFTER)[len(_BEFORE) : -len(_AFTER)]
+    stripped = remove_metadata(_BEFORE + raw + _AFTER)[len(_BEFORE) : -len(_AFTER)]
     if len(stripped) == len(raw):
         return None
     return body, correct_headers(headers, {PARAMETERS: stripped.decode("latin-1")})
 
 
-def _strip_json(text: bytes) -> bytes:
-    """Return a JSON text without its metadata; unchanged if it cannot be read."""
-    try:
-        return remove_metadata(text) or text
-    except UnreadableJson:
-        return text
+def _strip_lines(text: bytes) -> bytes:
+    return b"\n".join(map(remove_metadata, text.split(b"\n")))
 
 
 def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
@@ -185,7 +173,7 @@ def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
     task_type = task_type_of(model.task_type)
     request, answer = read_both(exchange)
     request, answer = request.as_json(), answer.as_json(exact=task_type.exact)
-    ok, error = answer.find_failure(exchange.http_status)
+    error = answer.find_error(exchange.http_status)
     instances = _find_list(request, "instances")
     predictions = _find_list(answer, "predictions", "explanations")
     count = len(instances)
@@ -198,7 +186,7 @@ def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
     responses = [answer.answer()]
     data: Sequence[tuple[bytes, str | None]] = [(request.raw, None if request.problem else JSON)]
     if not problem:
-        texts = documents.elements(documents.member(request.raw, "instances"), count)
+        texts = cut_items(cut_members(request.text)["instances"])
         pairs = zip(instances, texts, strict=True)
         data = [_find_base64(it, task_type.vision) or data_of(it, text) for it, text in pairs]
         names = {"model_name": call.model, "model_version": call.version}
@@ -212,7 +200,6 @@ def read_instances(exchange: Exchange, call: Call, model: Model) -> Reading:
         ],
         items="instances",
         action=call.operation or "predict",
-        ok=ok,
         error=error,
         problem=join_problems([problem, answer.problem]),
     )
@@ -252,14 +239,12 @@ def read_body(exchange: Exchange, call: Call, _model: Model) -> Reading:
         response = answer.answer()
     elif answer.raw or exchange.response.size:
         response = write_answer({"body": [text_or_base64(answer.raw)]})
-    ok, error = answer.find_failure(exchange.http_status)
     sent = media_type(exchange.request_headers) or None
     return Reading(
         inferences=[Inference(data=request.raw, data_content_type=sent, response=response)],
         action=call.operation or f"{exchange.method} {exchange.path}",
         standard={"response_content_type": kind} if kind else {},
-        ok=ok,
-        error=error,
+        error=answer.find_error(exchange.http_status),
         problem=join_problems([request.problem, answer.problem]),
     )
 
@@ -271,10 +256,11 @@ def read_messages(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     response = write_answer({"messages": messages}) if messages else None
     missing = [Problem.missing(sent, "request"), Problem.missing(came, "response")]
     datum, kind = sent.bytes, "application/grpc"
+    message = header(exchange.response_trailers, "grpc-message")
     return Reading(
         inferences=[Inference(data=datum, data_content_type=kind, response=response)],
         action=exchange.method,
-        error=header(exchange.response_trailers, "grpc-message"),
+        error=message if exchange.grpc_code != 0 else None,
         problem=join_problems(missing),
     )
 
@@ -290,18 +276,12 @@ def read_invocation(exchange: Exchange, call: Call, model: Model) -> Reading:
 
 CHARIOT_V2: Final = Protocol(
     name="chariot-v2",
-    calls="`POST /infer`",
-    datum="the decoded `input`, a line each of JSON Lines, or the body",
-    answer="as it came",
     path=re.compile("/infer/?"),
     read=read_lines,
     strip=strip,
 )
 KSERVE_V1: Final = Protocol(
     name="kserve-v1",
-    calls="`:predict` and `:explain` of `/v1/models/…`",
-    datum="each instance that has a prediction of its own: bytes of its base64, text, or JSON",
-    answer="to one instance: as it came; to several: each prediction as V2's JSON",
     path=re.compile(
         r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>[^/:]+?))?"
         r"(?::|%3A)(?P<operation>predict|explain)/?"
@@ -310,17 +290,11 @@ KSERVE_V1: Final = Protocol(
 )
 MLFLOW: Final = Protocol(
     name="mlflow",
-    calls="`POST /invocations`, as MLflow and SageMaker serve it",
-    datum="the body; `instances` as for `kserve-v1`, `messages` as for `openai`",
-    answer="as it came, or as for those",
     path=re.compile("/(?P<operation>invocations)/?"),
     read=read_invocation,
 )
 TORCHSERVE: Final = Protocol(
     name="torchserve",
-    calls="`POST` or `PUT` of `/predictions/…`, `/explanations/…`, `/wfpredict/…`",
-    datum="the body",
-    answer="as it came, or one output `body`",
     path=re.compile(
         "/(?P<operation>predictions|explanations|wfpredict)"
         "/(?P<model>[^/]+)(?:/(?P<version>[^/]+))?/?"
@@ -330,9 +304,6 @@ TORCHSERVE: Final = Protocol(
 )
 RAW: Final = Protocol(
     name="raw",
-    calls="every other REST call",
-    datum="the body",
-    answer="as it came, or one output `body`",
     path=re.compile(".*", re.DOTALL),
     methods=(),
     read=read_body,
@@ -340,9 +311,6 @@ RAW: Final = Protocol(
 RAW_GRPC: Final = Protocol(
     name="raw-grpc",
     transport="grpc",
-    calls="every other gRPC call",
-    datum="the messages",
-    answer="one output `messages`, an element each",
     path=re.compile(".*", re.DOTALL),
     read=read_messages,
 )

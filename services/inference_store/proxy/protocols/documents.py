@@ -5,26 +5,25 @@ import gzip
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from json import detect_encoding
 from typing import Any, Final
 
 import orjson
 
+from inference_store.grpc_messages import parsed
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import (
     Json,
     UnreadableJson,
-    cut_items,
-    cut_members,
     read_json,
     write_json,
 )
-from inference_store.proxy.exchange import Body, Exchange, Headers, header
+from inference_store.proxy.exchange import Body, Exchange, Headers, correct_headers, header
 
-from .protocol import MOST_ERROR, NAMES, Problem
+from .protocol import MOST_ERROR, MOST_STRIPPED, NAMES, Problem
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """The largest decoded body: a megabyte of gzip can be a gigabyte."""
@@ -34,7 +33,7 @@ _LEVEL: Final = 1
 
 
 class NotDecoded(ValueError):
-    """A body cannot be decoded; `str()` of the error gives the reason."""
+    """A body, or a part of it, cannot be read; `str()` of the error gives the reason."""
 
 
 def list_codings(headers: Headers) -> list[str]:
@@ -52,14 +51,6 @@ def decode(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes:
     for name in reversed(names):
         body = _decode(name, body, most)
     return body
-
-
-def decoded(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes | None:
-    """Decode a body; return None if that is not possible."""
-    try:
-        return decode(body, headers, most)
-    except NotDecoded:
-        return None
 
 
 def encode(body: bytes, headers: Headers) -> bytes:
@@ -98,8 +89,57 @@ def _inflate(body: bytes, wbits: int, most: int) -> bytes:
     return bytes(inflated)
 
 
+JSON_LENGTH: Final = "inference-header-content-length"
+"""The header that says how much of a body is JSON, if V2's tensors follow it."""
+_MOST_DIGITS: Final = 18
+
+
+def read_size(text: str) -> int | None:
+    """Return a number of bytes; None if the text is none."""
+    is_size = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_size else None
+
+
+def json_part(body: bytes, headers: Headers) -> int:
+    """Return the length of the JSON part of a body. Raises NotDecoded."""
+    value = header(headers, JSON_LENGTH)
+    if value is None:
+        return len(body)
+    size = read_size(text := value.strip())
+    if size is None:
+        raise NotDecoded(f"{JSON_LENGTH} is {text[:40]!r}, which is no length")
+    if size > len(body):
+        raise NotDecoded(f"{JSON_LENGTH} is {size}, and the body has {len(body)} bytes")
+    return size
+
+
+def change_json(
+    body: bytes, headers: Headers, change: Callable[[bytes], bytes]
+) -> tuple[bytes, Headers] | None:
+    """Return a request whose JSON is changed, in its codings and with its lengths corrected; None
+    if nothing changes, or it cannot be read."""
+    try:
+        plain = decode(body, headers, MOST_STRIPPED)
+        length = json_part(plain, headers)
+    except NotDecoded:
+        return None
+    changed = change(plain[:length])
+    if len(changed) == length:
+        return None
+    sent = encode(changed + plain[length:], headers)
+    lengths = {"content-length": str(len(sent)), JSON_LENGTH: str(len(changed))}
+    return sent, correct_headers(headers, lengths)
+
+
 _LINES: Final = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def utf8(body: bytes) -> bytes:
+    """Return JSON bytes as UTF-8 without a byte order mark, whatever their coding."""
+    if detect_encoding(body).startswith("utf-8"):
+        return body.removeprefix(_BYTE_ORDER_MARK)
+    return json_text.text_of(body).encode("utf-8", "surrogatepass")
 
 
 def is_event_stream(headers: Headers, body: bytes = b"") -> bool:
@@ -127,14 +167,21 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A body that should be JSON, or a part of it."""
+    """A body or a part of it, and what was read of it."""
 
     side: CaptureSide
     raw: bytes = field(repr=False)
     """Its bytes without content coding; unchanged if they cannot be decoded."""
-    value: Json = field(default=None, repr=False)
-    """None if it is null, empty, or unreadable."""
+    value: Any = field(default=None, repr=False)
+    """Its JSON, or V2's content; None if it is null, empty, or unreadable."""
     problem: Problem | None = None
+    is_kept: bool = True
+    """False if no byte of it was kept."""
+
+    @property
+    def text(self) -> bytes:
+        """Its JSON as it is written, in UTF-8."""
+        return utf8(self.raw)
 
     @property
     def members(self) -> dict[str, Json]:
@@ -160,24 +207,34 @@ class Document:
             return None
         return written({"body": text_or_base64(self.raw)}) if self.problem else self.raw
 
-    def find_failure(self, status: int | None) -> tuple[bool | None, str | None]:
-        """Return False if an answer reports a failure in its body, else None; and the error text:
-        None if there is none, or it is empty."""
-        error = find_error(self.value)
+    def find_error(self, status: int | None = None) -> str | None:
+        """Return the text of a failure: of `{"error": …}`; with a `status` of failure, any text."""
+        error = self.members.get("error")
+        if error:
+            return (_find_text(error) or write_json(error))[:MOST_ERROR]
         if (status or 0) < 400:
-            return (None if error is None else False), error
-        error = error or _find_text(self.value)
-        return None, error or self.raw[:MOST_ERROR].decode("utf-8", "replace").strip() or None
+            return None
+        text = self.raw[:MOST_ERROR].decode("utf-8", "replace").strip()
+        return _find_text(self.value) or text or None
 
 
 def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
     """Read a body's bytes without content coding; still coded if that cannot be undone."""
     missing = Problem.missing(body, side)
+    document = Document(side, body.bytes, None, missing, body.whole or bool(body.parts))
     try:
-        return Document(side, decode(body.bytes, headers), problem=missing)
+        return replace(document, raw=decode(body.bytes, headers))
     except NotDecoded as exc:
         sentence = f"{NAMES[side]} is kept coded, as it came: {exc}"
-        return Document(side, body.bytes, problem=missing or Problem.unreadable(sentence, side))
+        return replace(document, problem=missing or Problem.unreadable(sentence, side))
+
+
+def read_message(raw: bytes, side: CaptureSide, name: str, what: str | None = None) -> Document:
+    """Read a message of gRPC. `what`: what it is called in a sentence; None if it is the whole."""
+    message = parsed(name, raw)
+    sentence = f"{what or NAMES[side]} is no {name.rpartition('.')[2]}"
+    problem = Problem.unreadable(sentence, side) if message is None else None
+    return Document(side, raw, message, problem)
 
 
 def read_both(exchange: Exchange) -> tuple[Document, Document]:
@@ -194,25 +251,10 @@ def written(value: Any) -> bytes:
         return write_json(value).encode("utf-8", "backslashreplace")
 
 
-def data_of(value: Json, text: bytes | None = None) -> tuple[bytes, str]:
-    """Return a datum and its content type: a text, or JSON as it is written in `text`, if known."""
-    if type(value) is str:
-        return value.encode("utf-8", "backslashreplace"), TEXT
-    return written(value) if text is None else text, JSON
-
-
-def member(raw: bytes, name: str) -> bytes | None:
-    """Return the text of a JSON object's member; None if there is none, or it is not in UTF-8."""
-    if not detect_encoding(raw).startswith("utf-8"):
-        return None
-    return cut_members(raw).get(name)
-
-
-def elements(text: bytes | None, count: int) -> Sequence[bytes | None]:
-    """Return the texts of the `count` elements of a list."""
-    if text is None:
-        return [None] * count
-    return cut_items(text)
+def data_of(value: Json, text: bytes = b"") -> tuple[bytes, str]:
+    """Return a datum and its content type: a text, or JSON as it is written in `text`."""
+    is_text = type(value) is str
+    return (value.encode("utf-8", "backslashreplace"), TEXT) if is_text else (text, JSON)
 
 
 def as_object(value: Json) -> dict[str, Json]:
@@ -279,12 +321,6 @@ def _write_output(name: str, data: list[Any]) -> dict[str, Any]:
 
 
 _ERROR_NAMES: Final = ("message", "detail", "error")
-
-
-def find_error(value: Json) -> str | None:
-    """Return the text of `{"error": …}`; None if there is none."""
-    error = as_object(value).get("error")
-    return (_find_text(error) or write_json(error))[:MOST_ERROR] if error else None
 
 
 def _find_text(value: Json, levels: int = 3) -> str | None:

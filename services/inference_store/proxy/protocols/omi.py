@@ -7,16 +7,25 @@ answer is V2's JSON: one output with the predictions of the result file, and all
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import Json, UnreadableJson, read_json
 from inference_store.inference.task_types import predictions_in
 from inference_store.proxy.exchange import Body, Exchange
 
-from .documents import JSON, as_object, is_text, text_or_base64, write_answer, written
-from .protocol import NAMES, Call, Inference, Model, Problem, Protocol, Reading, join_problems
+from .documents import (
+    JSON,
+    Document,
+    as_object,
+    is_text,
+    read_message,
+    text_or_base64,
+    write_answer,
+    written,
+)
+from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
 from .tensor_reading import ERROR
 
 RESULTS: Final = "results.json"
@@ -33,41 +42,41 @@ _TASK_TYPES: Final[Mapping[Json, str]] = {
 class _Result(NamedTuple):
     answer: Inference
     """Without a datum."""
-    files: Mapping[str, Json]
-    """All files by name: JSON, text, or `{"b64": …}`."""
     task_type: str | None = None
     has_classes: bool = False
     problem: Problem | None = None
 
 
-def _read_result(files: Mapping[str, bytes], *, success: bool) -> _Result:
-    contents = {name: _read_content(files[name]) for name in sorted(files)}
-    if not success:
-        error = files.get(ERROR, b"").decode("utf-8", "replace").strip()
-        response = written({"error": error, "files": contents})
-        return _Result(Inference(response=response, ok=False, error=error or _NO_ERROR), contents)
-    name = _find_main(contents)
+def _read_result(item: Any) -> _Result:
+    files = _read_files(item.output)
+    if not item.success:
+        error = item.output.get(ERROR, b"").decode("utf-8", "replace").strip()
+        response = written({"error": error, "files": files})
+        return _Result(Inference(response=response, error=error or _NO_ERROR))
+    name = _find_main(files)
     if name is None:
         sentence = f"an output item has neither {RESULTS} nor a single file"
         problem = Problem.unreadable(f"{sentence}: no predictions are read", "response")
-        answer = Inference(response=write_answer({}, files=contents))
-        return _Result(answer, contents, problem=problem if contents else None)
-    elements, kind = _read_elements(contents[name])
-    model_type = _find_member(contents[name], "modelType")
+        answer = Inference(response=write_answer({}, files=files))
+        return _Result(answer, problem=problem if files else None)
+    elements, kind = _read_elements(files[name])
+    model_type = _find_member(files[name], "modelType")
     return _Result(
-        Inference(response=write_answer({name: elements}, files=contents)),
-        contents,
+        Inference(response=write_answer({name: elements}, files=files)),
         task_type=_TASK_TYPES.get(model_type) if type(model_type) is str else None,
         has_classes=kind == "classPredictions",
     )
 
 
+def _read_files(files: Mapping[str, bytes]) -> dict[str, Json]:
+    """Return files by name: JSON, text, or `{"b64": …}`."""
+    return {name: _read_content(files[name]) for name in sorted(files)}
+
+
 def _read_content(raw: bytes) -> Json:
     if raw.lstrip()[:1] in (b"{", b"["):
-        try:
+        with suppress(UnreadableJson):
             return read_json(raw)
-        except UnreadableJson:
-            pass
     return text_or_base64(raw)
 
 
@@ -97,47 +106,44 @@ LEAST_FAILED: Final = 400
 
 def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     """Read one inference per input item; the whole request is one if items cannot be matched."""
-    request, request_problem = _parse_message("RunRequest", exchange.request, "request")
-    answer, answer_problem = _parse_message("RunResponse", exchange.response, "response")
-    failed = answer is not None and answer.status_code >= LEAST_FAILED
-    items = list(request.inputs) if request is not None else []
-    outputs = list(answer.outputs) if answer is not None else []
-    results = [_read_result(item.output, success=item.success) for item in outputs]
-    count = len(results or items)
-    mismatch = Problem.mismatch(len(items), count, "input items", "output items")
-    if results and not items:
-        mismatch = Problem.no_input("there are output items and no input items")
+    request = _parse(exchange.request, "request", "RunRequest")
+    answer = _parse(exchange.response, "response", "RunResponse")
+    run = answer.value
+    items = [] if request.value is None else request.value.inputs
+    outputs = [] if run is None else run.outputs
+    results = list(map(_read_result, outputs))
+    mismatch = Problem.mismatch(len(items), len(results or items), "input items", "output items")
+    if not items and (results or not exchange.request.parts):
+        mismatch = Problem("the request has no input items", ("request", "no_input"))
     if not items or mismatch:
-        response, kind = _join_answers(exchange, answer, results), "application/x-protobuf"
-        datum = exchange.request.bytes
-        inferences = [Inference(data=datum, data_content_type=kind, response=response)]
+        whole = answer.answer()
+        if run is not None:
+            files = [_read_files(item.output) for item in outputs]
+            whole = write_answer({}, status_code=run.status_code, items=files)
+        kind = "application/x-protobuf"
+        inferences = [Inference(data=request.raw, data_content_type=kind, response=whole)]
     else:
-        answers = [result.answer for result in results] or [_build_answer(answer)] * len(items)
+        answers = [result.answer for result in results] or [_build_answer(run)] * len(items)
         pairs = zip(items, answers, strict=True)
         inferences = [_build_datum(item.input).answered(half) for item, half in pairs]
-    problems = [request_problem, answer_problem, mismatch]
+    problems = [request.problem, answer.problem, None if request.problem else mismatch]
     problems += [result.problem for result in results if result.problem][:3]
+    failed = run is not None and run.status_code >= LEAST_FAILED
     return Reading(
         inferences=inferences,
         action="run",
         task_type=_find_task_type(results, inferences[0]),
-        ok=False if failed else None,
-        error=describe_failure(answer) if failed else None,
-        standard=_read_standard(request, answer),
+        error=describe_failure(run) if failed else None,
+        standard=_read_standard(request.value, run),
         problem=join_problems(problems),
     )
 
 
-def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Problem | None]:
-    """Parse a message; None if there is none, or it cannot be read."""
-    if not body.whole:
-        return None, Problem.missing(body, side)
-    if not body.parts:
-        no_message = Problem.no_input(f"{NAMES[side]} has no message")
-        return None, None if side == "response" else no_message
-    message = parsed(name, body.bytes)
-    problem = Problem.unreadable(f"{NAMES[side]} is no {name}", side)
-    return message, problem if message is None else None
+def _parse(body: Body, side: CaptureSide, name: str) -> Document:
+    """Parse a message, if all of it is there."""
+    is_there = body.whole and body.parts
+    missing = Document(side, body.bytes, problem=Problem.missing(body, side))
+    return read_message(body.bytes, side, name) if is_there else missing
 
 
 def describe_failure(answer: Any) -> str:
@@ -158,14 +164,6 @@ def _build_answer(answer: Any) -> Inference:
         return Inference()
     fields = {"status_code": answer.status_code, "status": answer.status, "message": answer.message}
     return Inference(response=written({"error": describe_failure(answer), **fields}))
-
-
-def _join_answers(exchange: Exchange, answer: Any, results: list[_Result]) -> bytes | None:
-    if answer is not None:
-        files = [result.files for result in results]
-        return write_answer({}, status_code=answer.status_code, items=files)
-    whole = exchange.response.bytes
-    return written({"body": text_or_base64(whole)}) if whole else None
 
 
 def _find_task_type(results: list[_Result], first: Inference) -> str | None:
@@ -191,9 +189,6 @@ RUN: Final = "/ModzyModel/Run"
 OMI: Final = Protocol(
     name="omi",
     transport="grpc",
-    calls="`Run` of `ModzyModel`",
-    datum="an item's only file, or its files as JSON by name",
-    answer="`classPredictions` as `{label, score}`, and all `files`",
     path=re.compile(RUN),
     read=read,
 )

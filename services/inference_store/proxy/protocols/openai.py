@@ -11,18 +11,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from inference_store.inference.json_text import Json, write_json
+from inference_store.inference.json_text import Json, cut_items, cut_members, write_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
 from . import documents, protocol
 from .documents import JSON, Document, as_object, data_of, list_objects, read_both, write_answer
-from .openai_answers import VECTOR, Choice, JoinedStream, list_choices, read_usage, text_of_parts
+from .openai_answers import VECTOR, JoinedStream, list_choices, read_usage, text_of_parts
 from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
 
 _Datum: TypeAlias = tuple[bytes, str | None]
 """Bytes, of an image, a sound or a file inside a message too, and their content type."""
-_URLS: Final = ("image_url", "audio_url", "video_url")
 
 
 class _Conversation:
@@ -78,7 +77,7 @@ class _Conversation:
         """Add an attachment; return the text that replaces it. Its bytes stay in the request."""
         kind = part.get("type")
         name = kind if type(kind) is str else "part"
-        attachment, address = _find_bytes(name, part.get(name), part)
+        attachment, address = _find_attachment(name, part)
         if attachment is not None:
             self.attachments.append(attachment)
         elif address is not None and address[:5].lower() == "data:":
@@ -100,17 +99,16 @@ def _format_call(*named: Json) -> str:
     return f"{name}({arguments})"
 
 
-def _find_bytes(name: str, inside: Json, part: dict[str, Json]) -> tuple[_Datum | None, str | None]:
-    """Return the bytes in a part, or their address: in the member of the part's type, in the part
+def _find_attachment(name: str, part: dict[str, Json]) -> tuple[_Datum | None, str | None]:
+    """Return the bytes in a part, and their address: in the member of the part's type, in the part
     itself (OpenAI's responses), or in its `source` (Anthropic)."""
-    if name in _URLS or name == "input_image":
-        address = part.get("image_url") if name == "input_image" else inside
-        return _read_address(address.get("url") if isinstance(address, dict) else address)
-    holder = next((it for it in (inside, part.get("source"), part) if isinstance(it, dict)), part)
-    if name in ("file", "input_file"):
-        return _read_address(holder.get("file_data"))
-    if type(holder.get("url")) is str:
-        return _read_address(holder["url"])
+    inside, url = part.get(name), part.get("image_url")
+    holders = (it for it in (inside, part.get("source"), url) if isinstance(it, dict))
+    holder = next(holders, part)
+    found = (url, inside if name.endswith("_url") else None, holder.get("url"))
+    address = next((it for it in (*found, holder.get("file_data")) if type(it) is str), None)
+    if address is not None:
+        return from_data_url(address), address
     data, kind = holder.get("data"), holder.get("media_type")
     if kind is None and type(holder.get("format")) is str:
         kind = f"audio/{holder['format']}"
@@ -118,20 +116,14 @@ def _find_bytes(name: str, inside: Json, part: dict[str, Json]) -> tuple[_Datum 
     return (None if raw is None else (raw, kind if type(kind) is str else None)), None
 
 
-def _read_address(address: Json) -> tuple[_Datum | None, str | None]:
-    return (from_data_url(address), address) if type(address) is str else (None, None)
-
-
 class _Request(NamedTuple):
     data: Sequence[_Datum]
     """At least one; several only for a list of prompts."""
     problem: Problem | None = None
-    together: _Datum | None = None
+    together: Sequence[_Datum] = ()
     """Several data as one datum."""
-    attached: bool = False
-    """True if the datum is an image, a sound or a file in the messages."""
     prompt: str | None = None
-    """The user's last message."""
+    """The user's last message, if the datum is an image, a sound or a file in the messages."""
 
 
 def _parse_request(request: Document, name: str | None) -> _Request:
@@ -144,33 +136,31 @@ def _parse_request(request: Document, name: str | None) -> _Request:
         return _Request([(request.raw, JSON)], Problem.no_input(sentence))
     if name == "messages" or (name == "input" and list_objects(request.value[name])):
         return _parse_chat(request, name)
-    return _parse_completion(request.value[name], documents.member(request.raw, name))
+    return _parse_completion(request.value[name], cut_members(request.text)[name])
 
 
 def _parse_chat(request: Document, name: str) -> _Request:
     """Parse the text of a message; of several, each after its role, a blank line between them."""
     chat = _Conversation(request.members, name)
     problem = join_problems(chat.problems, most=3)
-    turns = [text if len(chat.turns) == 1 else f"{role}: {text}" for role, text in chat.turns]
-    datum: _Datum = data_of("\n\n".join(turns))
     if len(chat.attachments) == 1:
-        datum = chat.attachments[0]
-    elif chat.attachments:
-        datum = data_of(request.value[name], documents.member(request.raw, name))
-    elif not turns:
-        datum, problem = (request.raw, JSON), problem or Problem.no_input(f"`{name}` is empty")
-    asked = next((text for role, text in reversed(chat.turns) if role == "user"), None)
-    return _Request([datum], problem, attached=len(chat.attachments) == 1, prompt=asked)
+        asked = next((text for role, text in reversed(chat.turns) if role == "user"), None)
+        return _Request(chat.attachments, problem, prompt=asked)
+    if chat.attachments:
+        return _Request([(cut_members(request.text)[name], JSON)], problem)
+    if not chat.turns:
+        return _Request([(request.raw, JSON)], problem or Problem.no_input(f"`{name}` is empty"))
+    turns = [text if len(chat.turns) == 1 else f"{role}: {text}" for role, text in chat.turns]
+    return _Request([data_of("\n\n".join(turns))], problem)
 
 
-def _parse_completion(prompt: Json, text: bytes | None) -> _Request:
+def _parse_completion(prompt: Json, text: bytes) -> _Request:
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
-        (text,), (prompt,) = documents.elements(text, 1), prompt
-    together = data_of(prompt, text)
+        (text,), (prompt,) = cut_items(text), prompt
+    together = [data_of(prompt, text)]
     if isinstance(prompt, list) and prompt and all(type(item) in (str, list) for item in prompt):
-        data = list(map(data_of, prompt, documents.elements(text, len(prompt))))
-        return _Request(data, together=together)
-    return _Request([together], prompt=_text(prompt))
+        return _Request(list(map(data_of, prompt, cut_items(text))), together=together)
+    return _Request(together)
 
 
 def _parse_answer(exchange: Exchange, answer: Document) -> tuple[Document, dict[str, Json]]:
@@ -207,8 +197,8 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     document, (answer, original) = document.as_json(), _parse_answer(exchange, plain)
     asked = document.members
     name = next((it for it in ("messages", "prompt", "input") if asked.get(it) is not None), None)
-    request, choices = _parse_request(document, name), list_choices(answer.members)
-    is_image = request.attached and (request.data[0][1] or "").startswith("image/")
+    request = _parse_request(document, name)
+    is_image = (request.data[0][1] or "").startswith("image/")
     task_type = _IMAGES if is_image else None if call.operation == VECTOR else _TEXTS
     is_about_image = task_type_of(model.task_type or task_type).name == _IMAGES
     # The name of a choice's text. The prompt is not part of an answer: it belongs to the input.
@@ -218,24 +208,23 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         "id": _text(answer.members.get("id")),
     }
     envelope = _build_envelope(asked.get("metadata"))
-    divided = _divide(request, choices)
-    alone = len(divided) == 1
-    responses = [
-        _build_response(part, answer, original, names, text, alone=alone) for _, part in divided
-    ]
-    ok, error = answer.find_failure(exchange.http_status)
+    choices, data = list_choices(answer.members, text), request.data
+    if len(data) > 1 and (len(data) > protocol.MOST_INFERENCES or len(choices) % len(data)):
+        data = request.together
+    size, alone = len(choices) // len(data), len(data) == 1
+    parts = [choices[at * size : (at + 1) * size] for at in range(len(data))]
+    responses = [_build_response(part, answer, original, names, alone=alone) for part in parts]
     return Reading(
         inferences=[
-            Inference(data=data, data_content_type=kind, response=response, metadata=envelope)
-            for ((data, kind), _), response in zip(divided, responses, strict=True)
+            Inference(data=datum, data_content_type=kind, response=response, metadata=envelope)
+            for (datum, kind), response in zip(data, responses, strict=True)
         ],
         items=name,
         model=names["model_name"],
         response_id=names["id"],
         action=call.operation or "completion",
         task_type=task_type,
-        ok=ok,
-        error=error,
+        error=answer.find_error(exchange.http_status),
         standard={
             "stream": asked.get("stream") is True,
             **read_usage(answer.members),
@@ -246,33 +235,31 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
 
 
 def _build_response(
-    choices: Sequence[Choice],
+    choices: Sequence[dict[str, Any]],
     answer: Document,
     original: dict[str, Json],
     names: dict[str, str | None],
-    text: str,
     *,
     alone: bool,
 ) -> bytes | None:
     """Return the choices about one datum; with the whole answer, if it is about this alone."""
-    vectors = [choice.rest[VECTOR] for choice in choices if VECTOR in choice.rest]
+    vectors = [choice[VECTOR] for choice in choices if VECTOR in choice]
     if (alone and vectors) or not (choices or original.get("chunks")):
         return answer.answer()
     if vectors:
         return write_answer({VECTOR: vectors}, **names)
-    elements = [{text: choice.text, **choice.rest} for choice in choices]
-    return write_answer({"choices": elements}, **names, **(original if alone else {}))
+    return write_answer({"choices": list(choices)}, **names, **(original if alone else {}))
 
 
 def _read_standard(
-    exchange: Exchange, request: _Request, choices: Sequence[Choice], *, is_stream: bool
+    exchange: Exchange, request: _Request, choices: Sequence[dict[str, Any]], *, is_stream: bool
 ) -> dict[str, Any]:
     """Return the prompt about an attachment; why the answer ended, one reason if all choices have
     the same, else a list; and the time to the first part of a stream."""
     standard: dict[str, Any] = {}
-    if request.attached and request.prompt:
+    if request.prompt:
         standard["prompts"] = [request.prompt]
-    reasons = [choice.rest.get("finish_reason") for choice in choices]
+    reasons = [choice.get("finish_reason") for choice in choices]
     if any(reasons):
         is_same = reasons.count(reasons[0]) == len(reasons)
         standard["finish_reason"] = reasons[0] if is_same else reasons
@@ -282,56 +269,25 @@ def _read_standard(
     return standard
 
 
-def _divide(request: _Request, choices: Sequence[Choice]) -> list[tuple[_Datum, Sequence[Choice]]]:
-    """Return each datum with the choices about it; one with all if they cannot be divided."""
-    data, count = request.data, len(request.data)
-    if request.together and (count > protocol.MOST_INFERENCES or len(choices) % count):
-        return [(request.together, choices)]
-    size = len(choices) // count
-    return [(datum, choices[at * size : (at + 1) * size]) for at, datum in enumerate(data)]
-
-
 # Azure's paths name the deployment.
 _BASE: Final = r"(?:(?:/openai)?/v1|/openai/deployments/(?P<model>[^/]+))"
-_MESSAGES: Final = (
-    "the messages' text, each after its role where there are several; the only image, sound or "
-    "file in them, of several the messages as JSON"
-)
-_GENERATED: Final = (
-    "`{generated_text}` a choice (`{answer}` about an image, whose `prompts` are standard "
-    "metadata), and all of it as it came: `answer`, or `chunks` in order"
-)
-
 OPENAI: Final = Protocol(
     name="openai",
-    calls="`POST /v1/chat/completions`, `/v1/completions`, also under `/openai` and under Azure's "
-    "`/openai/deployments/…`",
-    datum=f"{_MESSAGES}; each prompt of a list",
-    answer=_GENERATED,
     path=re.compile(rf"{_BASE}/(?:(?P<operation>chat)/)?completions/?"),
     read=read,
 )
 RESPONSES: Final = Protocol(
     name="openai-responses",
-    calls="`POST /v1/responses`, also under `/openai`",
-    datum="the same of `input`",
-    answer="the same",
     path=re.compile(r"(?:/openai|(?:/openai)?/v1)/(?P<operation>response)s/?"),
     read=read,
 )
 EMBEDDINGS: Final = Protocol(
     name="openai-embeddings",
-    calls="`POST /v1/embeddings`, as for `openai`",
-    datum="each `input` of a list",
-    answer="to one input: as it came; to several: the `embedding` of each as V2's JSON",
     path=re.compile(rf"{_BASE}/(?P<operation>embedding)s/?"),
     read=read,
 )
 ANTHROPIC: Final = Protocol(
     name="anthropic",
-    calls="`POST /v1/messages`, also under `/anthropic`",
-    datum="as for `openai`",
-    answer="the same",
     path=re.compile(r"(?:/anthropic)?/v1/(?P<operation>message)s/?"),
     read=read,
 )

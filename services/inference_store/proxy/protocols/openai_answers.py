@@ -5,7 +5,7 @@ typed events (of OpenAI's responses, of Anthropic's messages) the answer that th
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from inference_store.inference.json_text import Json, write_json
 
@@ -36,63 +36,53 @@ def read_usage(answer: dict[str, Json]) -> dict[str, Any]:
     return {name: numbers[0] for name, numbers in found.items() if numbers}
 
 
-class Choice(NamedTuple):
-    """One choice of an answer."""
-
-    text: str | None
-    rest: dict[str, Any]
-    """What else it has: `index`, `finish_reason`, `role`, `tool_calls` and so on; without the
-    log-probabilities of its tokens, which stay in the answer."""
-
-
-def list_choices(answer: dict[str, Json]) -> list[Choice]:
+def list_choices(answer: dict[str, Json], name: str) -> list[dict[str, Any]]:
     """Return the choices in the order of their indexes: OpenAI's own, embeddings, and those that
-    OpenAI's responses and Anthropic's messages are, with their calls of tools in OpenAI's form."""
-    items, parts = list_objects(answer.get("output")), list_objects(answer.get("content"))
-    if isinstance(answer.get("output"), list):
-        said = [part for item in items for part in list_objects(item.get("content"))]
-        texts = [part for part in said if part.get("type") == "output_text"]
-        calls = [
-            _describe_call(item.get("call_id"), item, item.get("arguments"))
-            for item in items
-            if item.get("type") == "function_call"
-        ]
-        reason = as_object(answer.get("incomplete_details")).get("reason")
-        return [_build_choice("assistant", reason or answer.get("status"), texts, calls)]
-    if isinstance(answer.get("content"), list):
-        uses = [part for part in parts if part.get("type") == "tool_use"]
-        inputs = [it.get("partial_json") or written(it.get("input")).decode() for it in uses]
-        calls = [
-            _describe_call(it.get("id"), it, text) for it, text in zip(uses, inputs, strict=True)
-        ]
-        return [_build_choice(answer.get("role"), answer.get("stop_reason"), parts, calls)]
-    choices = list_objects(answer.get("choices", answer.get("data")))
-    if all(type(choice.get("index")) is int for choice in choices):
-        choices.sort(key=lambda choice: int(choice["index"]))
-    return [_read_choice(choice) for choice in choices]
+    OpenAI's responses and Anthropic's messages are, with their calls of tools in OpenAI's form.
 
-
-def _read_choice(choice: dict[str, Json]) -> Choice:
-    rest = {name: choice.get(name) for name in ("index", "finish_reason")}
-    message = as_object(choice.get("message"))
-    if VECTOR in choice:
-        rest[VECTOR] = choice[VECTOR]
+    Each has its text under `name`, and what else it says: `index`, `finish_reason`, `role`,
+    `tool_calls` and so on; without the log-probabilities of its tokens, which stay in the answer.
+    """
+    output, content = answer.get("output"), answer.get("content")
+    if isinstance(output, list):
+        items = list_objects(output)
+        parts = [part for item in items for part in (item, *list_objects(item.get("content")))]
+        reason = as_object(answer.get("incomplete_details")).get("reason") or answer.get("status")
+        choices = [_build_choice("assistant", reason, parts)]
+    elif isinstance(content, list):
+        parts = list_objects(content)
+        choices = [_build_choice(answer.get("role"), answer.get("stop_reason"), parts)]
     else:
-        rest |= {k: v for k, v in message.items() if k != "content" and v is not None}
-    return Choice(text_of_parts(choice.get("text", message.get("content"))), rest)
+        choices = list_objects(answer.get("choices", answer.get("data")))
+        if all(type(choice.get("index")) is int for choice in choices):
+            choices.sort(key=lambda choice: int(choice["index"]))
+    return [_read_choice(choice, name) for choice in choices]
 
 
-def _build_choice(
-    role: Json, reason: Json, content: list[dict[str, Json]], calls: list[dict[str, Any]]
-) -> Choice:
-    texts = [part for part in content if type(part.get("text")) is str]
-    said = {"content": texts or None, "role": role, "tool_calls": calls or None}
-    return _read_choice({"index": 0, "finish_reason": reason, "message": said})
+def _read_choice(choice: dict[str, Json], name: str) -> dict[str, Any]:
+    message = as_object(choice.get("message"))
+    read = {name: text_of_parts(choice.get("text", message.get("content")))}
+    read |= {name: choice.get(name) for name in ("index", "finish_reason")}
+    if VECTOR in choice:
+        return {**read, VECTOR: choice[VECTOR]}
+    return read | {k: v for k, v in message.items() if k != "content" and v is not None}
 
 
-def _describe_call(id_: Json, named: dict[str, Json], arguments: Json) -> dict[str, Any]:
-    function = {"name": named.get("name"), "arguments": arguments}
-    return {"id": id_, "type": "function", "function": function}
+def _build_choice(role: Json, reason: Json, parts: list[dict[str, Json]]) -> dict[str, Json]:
+    said_in = [part for part in parts if part.get("type", "text") in ("text", "output_text")]
+    texts = [part for part in said_in if type(part.get("text")) is str]
+    calls = [part for part in parts if part.get("type") in ("function_call", "tool_use")]
+    said = {"content": texts or None, "role": role}
+    said["tool_calls"] = list(map(_describe_call, calls)) or None
+    return {"index": 0, "finish_reason": reason, "message": said}
+
+
+def _describe_call(call: dict[str, Json]) -> dict[str, Any]:
+    arguments = call.get("arguments", call.get("partial_json"))
+    if not arguments and "input" in call:
+        arguments = written(call["input"]).decode()
+    function = {"name": call.get("name"), "arguments": arguments}
+    return {"id": call.get("call_id", call.get("id")), "type": "function", "function": function}
 
 
 def text_of_parts(content: Json) -> str | None:
@@ -103,74 +93,54 @@ def text_of_parts(content: Json) -> str | None:
     return content if type(content) is str or content is None else write_json(content)
 
 
-_ONCE: Final = ("id", "role", "type")
+_ONCE: Final = ("id", "role", "type", "finish_reason")
 """Texts that come whole, and may come again."""
 _MOST_LEVELS: Final = 8
 """The most nested objects of a delta that are joined; deeper ones stay in the chunks."""
 
 
-class _Pieces(list[str]):
-    """A text that comes in pieces: joined once, as there can be very many."""
+def _join(pieces: list[dict[str, Json]], levels: int = _MOST_LEVELS) -> dict[str, Any]:
+    """Join the pieces of an object as OpenAI's own clients do: texts are put together, lists are
+    extended; of other values the last one counts."""
+    parts: dict[str, list[Any]] = {}
+    for piece in pieces:
+        for name, part in piece.items():
+            is_empty = part is None or (part == "" and name in _ONCE)
+            if not is_empty and (levels or not isinstance(part, dict)):
+                parts.setdefault(name, []).append(part)
+    return {name: _join_parts(name, parts[name], levels) for name in parts}
 
 
-class _Calls(list[dict[str, Any]]):
-    """The calls of tools, in the order in which they began."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._by_key: dict[Any, dict[str, Any]] = {}
-
-    def find(self, part: dict[str, Json]) -> dict[str, Any]:
-        """Return the call that a piece belongs to: the one of its `index`, else of its `id`. A
-        piece without both goes on with the last call, unless both name a function."""
-        keys = [key for key in (part.get("index"), part.get("id")) if type(key) in (int, str)]
-        keys = [key for key in keys if key != ""]
-        call = self._by_key.get(keys[0]) if keys else self[-1] if self else None
-        is_another = call is not None and (
-            "id" in call and part.get("id", call["id"]) not in (call["id"], "", None)
-            if keys
-            else _name_of(call) and _name_of(part)
-        )
-        if call is None or is_another:
-            self.append(call := {})
-        self._by_key |= dict.fromkeys(keys, call)
-        return call
+def _join_parts(name: str, parts: list[Json], levels: int) -> Any:
+    last = parts[-1]
+    if isinstance(last, dict):
+        return _join(list_objects(parts), levels - 1)
+    if isinstance(last, list):
+        items = [item for part in parts if isinstance(part, list) for item in part]
+        calls = _group_calls(list_objects(items)) if name == "tool_calls" and levels else []
+        return [_join(call, levels - 1) for call in calls] if name == "tool_calls" else items
+    if type(last) is str and name not in _ONCE:
+        return "".join(part for part in parts if type(part) is str)
+    return last
 
 
-def _name_of(call: dict[str, Any]) -> Any:
-    return as_object(call.get("function")).get("name")
-
-
-def _join(delta: dict[str, Json], message: dict[str, Any], levels: int = _MOST_LEVELS) -> None:
-    """Join a delta as OpenAI's own clients do: texts are put together, lists are extended."""
-    for name, part in delta.items():
-        known = message.get(name)
-        if isinstance(part, dict) and levels:
-            message[name] = known if isinstance(known, dict) else {}
-            _join(part, message[name], levels - 1)
-        elif name == "tool_calls" and isinstance(part, list):
-            message[name] = calls = known if isinstance(known, _Calls) else _Calls()
-            for piece in list_objects(part) if levels else ():
-                unnumbered = {key: piece[key] for key in piece if key != "index"}
-                _join(unnumbered, calls.find(piece), levels - 1)
-        elif isinstance(part, list):
-            message[name] = known if type(known) is list else []
-            message[name].extend(part)
-        elif type(part) is str and name not in _ONCE:
-            message[name] = known if isinstance(known, _Pieces) else _Pieces()
-            message[name].append(part)
-        elif part not in (None, "") and not isinstance(part, dict):
-            message[name] = part
-
-
-def _finish(value: Any, levels: int = 2 * _MOST_LEVELS) -> Any:
-    if isinstance(value, _Pieces):
-        return "".join(value)
-    if isinstance(value, dict) and levels:
-        return {name: _finish(member, levels - 1) for name, member in value.items()}
-    if isinstance(value, _Calls):
-        return [_finish(call, levels - 1) for call in value]
-    return value
+def _group_calls(pieces: list[dict[str, Json]]) -> list[list[dict[str, Json]]]:
+    """Return the pieces of each call of a tool, in the order in which the calls began. A piece
+    belongs to the call of its `index`, else of its `id`. One without both goes on with the last
+    call, unless both name a function."""
+    calls: list[dict[str, Any]] = []
+    by_key: dict[Any, dict[str, Any]] = {}
+    for piece in pieces:
+        id_, name = piece.get("id") or None, as_object(piece.get("function")).get("name") or None
+        keys = [key for key in (piece.get("index"), id_) if type(key) in (int, str) and key != ""]
+        call = by_key.get(keys[0]) if keys else calls[-1] if calls else None
+        known = call and call["id" if keys else "name"]
+        if call is None or (known and (id_ not in (None, known) if keys else name)):
+            calls.append(call := {"id": None, "name": None, "pieces": []})
+        call["id"], call["name"] = call["id"] or id_, call["name"] or name
+        call["pieces"].append({key: piece[key] for key in piece if key != "index"})
+        by_key |= dict.fromkeys(keys, call)
+    return [call["pieces"] for call in calls]
 
 
 _DONE: Final = b"[DONE]"
@@ -188,23 +158,23 @@ class JoinedStream:
         """The unchanged chunks, in order; one that is not JSON as `{"unread": text}`."""
         self.problems: list[Problem] = []
         self._done = False
-        self._text = _Pieces()  # of a response, which its last event has as a whole
-        self._choices: dict[int, dict[str, Any]] = {}  # by their index, in pieces
-        self._blocks: dict[int, dict[str, Any]] = {}  # of a message's content, in pieces
+        self._text: list[str] = []  # of a response, which its last event has as a whole
+        self._choices: dict[int, list[dict[str, Json]]] = {}  # the pieces of each, by its index
+        self._blocks: dict[int, list[dict[str, Json]]] = {}  # of a message's content
         for position, data in enumerate(events(stream)):
             if data.strip() == _DONE:
                 self._done = True
             else:
                 self._add_chunk(Document("response", data).as_json(f"chunk {position}"))
+        choices = [_join(self._choices[index]) for index in sorted(self._choices)]
         if self._blocks:
-            self.document["content"] = _in_order(self._blocks)
+            self.document["content"] = [_join(self._blocks[at]) for at in sorted(self._blocks)]
         elif self._text and not self.document.get("output"):
-            text = {"type": "output_text", "text": _finish(self._text)}
+            text = {"type": "output_text", "text": "".join(self._text)}
             self.document["output"] = [{"content": [text]}]
         else:
-            self.document["choices"] = _in_order(self._choices)
-        reasons = [choice["finish_reason"] for choice in self._choices.values()]
-        is_finished = bool(reasons) and all(reasons)
+            self.document["choices"] = choices
+        is_finished = bool(choices) and all(choice.get("finish_reason") for choice in choices)
         if not self._done and not is_finished and not self.document.get("error"):
             sentence = f"the stream broke off after {len(self.chunks)} chunks"
             self.problems.append(Problem(sentence, ("response", "broken_off")))
@@ -240,25 +210,19 @@ class JoinedStream:
             if isinstance(part, dict):
                 is_start = "content_block" in event
                 gain = {name: part[name] for name in part if is_start or name != "type"}
-                _join(gain, self._blocks.setdefault(_index_of(event), {}))
+                self._blocks.setdefault(_index_of(event), []).append(gain)
         self.document |= as_object(event.get("response")) | as_object(event.get("message"))
         self._done |= kind in _LAST
 
     def _add_choice(self, part: dict[str, Json]) -> None:
         index = _index_of(part)
-        choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
-        if part.get("finish_reason") is not None:
-            choice["finish_reason"] = part["finish_reason"]
+        piece = {"index": index, "finish_reason": part.get("finish_reason")}
         if type(part.get("text")) is str:
-            choice.setdefault("text", _Pieces()).append(part["text"])
+            piece["text"] = part["text"]
         if isinstance(part.get("delta"), dict):
-            message = choice.setdefault("message", {"role": None, "content": None})
-            _join(part["delta"], message)
+            piece["message"] = part["delta"]
+        self._choices.setdefault(index, []).append(piece)
 
 
 def _index_of(part: dict[str, Json]) -> int:
     return part["index"] if type(part.get("index")) is int else 0
-
-
-def _in_order(parts: dict[int, dict[str, Any]]) -> list[Any]:
-    return [_finish(parts[index]) for index in sorted(parts)]

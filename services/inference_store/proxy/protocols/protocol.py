@@ -124,17 +124,14 @@ class Inference:
     its content in V2's JSON, `{"model_name", "id", "outputs": [...]}`."""
     metadata: Sequence[bytes] = field(default=(), repr=False)
     """The envelopes that the caller sent for it, as JSON; by key, the last one wins."""
-    request_id: str | None = None
-    """The caller's own id of this single inference, if an exchange has several."""
-    response_id: str | None = None
-    """The id of this single inference in the answer."""
-    ok: bool | None = None
-    """Its own outcome, as an item of a batch; None if it is the exchange's."""
     error: str | None = None
+    """Why it failed, as an item of a batch."""
+    tensors: Sequence[Tensor] = field(default=(), repr=False, compare=False)
+    """Its part of V2's inputs."""
 
     def answered(self, answer: "Inference") -> "Inference":
         """Return the datum with its answer, which has no datum."""
-        return replace(self, response=answer.response, ok=answer.ok, error=answer.error)
+        return replace(self, response=answer.response, error=answer.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +148,10 @@ class Reading:
     action: str | None = None
     task_type: str | None = None
     """The task type of the answers; it applies if the configuration names none."""
-    ok: bool | None = None
-    """False if the answer reports a failure in its body; None if its status decides."""
     error: str | None = None
-    """The error text of the answer."""
+    """The text of a failure that the answer reports; None if it reports none."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
-    shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False, compare=False)
-    """Each inference's part of V2's tensors; empty if there are no tensors."""
     items: str | None = None
     """The member of the request's JSON whose items are the inferences'; None for others."""
     not_split: bool = False
@@ -179,13 +172,10 @@ MOST_STRIPPED: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One protocol. `calls`, `datum` and `answer` are its line in the docs."""
+    """One protocol: a row of docs/reference/protocols.md."""
 
     name: str
     transport: Transport = "rest"
-    calls: str
-    datum: str
-    answer: str
     path: re.Pattern[str]
     """Matches the paths of its calls (percent-escaped, in their normal form, no query); may have
     the groups `model`, `version` and `operation`."""

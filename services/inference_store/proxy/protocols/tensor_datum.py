@@ -15,7 +15,6 @@ An element is base64 if the input's `content_type` says so, and in vision if it 
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,24 +22,25 @@ import orjson
 
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.layout import find_image_type
-from inference_store.inference.stored_requests import BYTES, CODES, encoded
+from inference_store.inference.stored_requests import BYTES, CODES
 
 from .documents import JSON, TEXT, is_text, text_or_base64
 from .protocol import Problem, join_problems
-from .tensors import MOST_ELEMENTS, Tensor, bytes_values, decoded, parameter_text, value_of
+from .tensors import Tensor, decode_raw, only_element, parameter_text, value_of
 
 _BINARY: Final = ("binary_data_size", "binary_data")
 """Parameters that describe binary data, which are in the JSON now."""
 
 
-class WrittenJson(NamedTuple):
-    """JSON text, and the problem if something could not be written."""
+class Datum(NamedTuple):
+    """The bytes of a datum or an answer, their type if it is known, and what is wrong with them."""
 
-    text: bytes
+    data: bytes | None
+    content_type: str | None = None
     problem: Problem | None = None
 
 
-def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
+def tensor_json(tensor: Tensor, side: CaptureSide) -> tuple[bytes, Problem | None]:
     """Write `{"name", "shape", "datatype", "parameters", "data"}`; without `parameters` if empty.
 
     Data that cannot be JSON (unknown datatype, bytes that do not fit it, too many elements) are
@@ -52,16 +52,14 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     members["datatype"] = parameter_text(tensor.datatype)
     if parameters:
         members["parameters"] = object_json(parameters)
-    data, raw, why = data_json(tensor), tensor.raw, None
-    if data is None and raw is None and tensor.values is not None:
-        raw, why = encoded(tensor.datatype, tensor.values), "is left out: it is too large"
-    if data is not None:
+    problem = None
+    if (data := data_json(tensor)) is not None:
         members["data"] = data
-    elif raw is not None:
-        members["data_base64"], why = b'"' + b64encode(raw) + b'"', "is kept as data_base64"
-    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {why}"
-    problem = Problem.unreadable(sentence, side) if why else None
-    return WrittenJson(object_json(members), problem)
+    elif tensor.raw is not None:
+        members["data_base64"] = b'"' + b64encode(tensor.raw) + b'"'
+        named = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r})"
+        problem = Problem.unreadable(f"{named} is kept as data_base64", side)
+    return object_json(members), problem
 
 
 def envelope_json(
@@ -70,14 +68,14 @@ def envelope_json(
     list_name: str,
     listed: Sequence[Tensor],
     side: CaptureSide,
-) -> WrittenJson:
+) -> Datum:
     """Write `{…members that are not None, "parameters", list_name: [listed]}`."""
     written = [tensor_json(tensor, side) for tensor in listed]
     texts = {name: parameter_text(it) for name, it in members.items() if it is not None}
     if parameters:
         texts["parameters"] = object_json(parameters)
-    texts[list_name] = b"[" + b",".join(tensor.text for tensor in written) + b"]"
-    return WrittenJson(object_json(texts), join_problems(tensor.problem for tensor in written))
+    texts[list_name] = b"[" + b",".join(text for text, _ in written) + b"]"
+    return Datum(object_json(texts), JSON, join_problems(problem for _, problem in written))
 
 
 def object_json(members: Mapping[str, bytes]) -> bytes:
@@ -87,19 +85,17 @@ def object_json(members: Mapping[str, bytes]) -> bytes:
 
 def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
-    if tensor.data is not None:
+    if tensor.raw is None:
         return tensor.data
-    values = tensor.values if tensor.raw is None else decoded(tensor.datatype, tensor.raw)
-    if values is None or len(values) > MOST_ELEMENTS:
-        return None
-    are_numbers = tensor.raw is not None and tensor.datatype != BYTES
-    if not are_numbers and any(isinstance(value, bytes) for value in values):
-        elements = [it if isinstance(it, bytes) else parameter_text(it) for it in values]
-        return orjson.dumps(list(map(text_or_base64, elements)))
-    try:
-        text = orjson.dumps(list(values))
-    except orjson.JSONEncodeError:  # an integer beyond 64 bits
-        return parameter_text(list(values))
+    values = decode_raw(tensor.datatype, tensor.raw)
+    return None if values is None else values_json(values)
+
+
+def values_json(values: Sequence[Any]) -> bytes:
+    """Write the values of a tensor, which are all of one type."""
+    if values and isinstance(values[0], bytes):
+        return orjson.dumps(list(map(text_or_base64, values)))
+    text = orjson.dumps(list(values))
     return parameter_text(list(values)) if b"null" in text else text  # NaN is null to orjson
 
 
@@ -122,14 +118,6 @@ _MOST_BESIDE: Final = 64 * 1024
 """The most bytes of arguments beside a text, which are kept with the rest of the request."""
 
 
-class Datum(NamedTuple):
-    """A datum's bytes, and their type if it is known."""
-
-    data: bytes | None
-    content_type: str | None = None
-    problem: Problem | None = None
-
-
 def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
     """Return the datum of one inference's inputs; its data are None if they contain none."""
     main = inputs[0] if len(inputs) == 1 else _find_main(inputs)
@@ -137,7 +125,7 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
         return _read_single(main, vision)
     if not inputs:
         return Datum(None, problem=Problem.no_input("the request has no inputs"))
-    return _build_json(inputs)
+    return envelope_json({}, {}, "inputs", inputs, "request")
 
 
 def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
@@ -156,12 +144,10 @@ def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
 
 def has_image(tensor: Tensor) -> bool:
     """Return whether a tensor's only element is an image, by its first bytes."""
-    elements = bytes_values(tensor, 1) if tensor.datatype == BYTES else None
-    is_single = elements is not None and len(elements) == 1
-    return is_single and _is_image(_read_single(tensor, True).data or b"")
+    return only_element(tensor) is not None and _is_image(_read_single(tensor, True).data or b"")
 
 
-def may_be_file(tensor: Tensor, element: Any) -> bool:
+def may_be_file(tensor: Tensor, element: bytes) -> bool:
     """Return whether an element may be a file of any kind: base64, or bytes that are no text."""
     content, is_from_text = element_bytes(tensor, element)
     if not is_from_text and (_is_image(content) or not is_text(content)):
@@ -177,48 +163,30 @@ def _is_image(data: bytes) -> bool:
     return is_known or _MORE_IMAGES.match(data) is not None
 
 
-def select_element(tensor: Tensor, element: Any) -> Tensor:
-    """Return the tensor with only this element of `bytes_values`."""
-    if tensor.data is not None:
-        return replace(tensor, shape=(1,), data=b"[" + element + b"]")
-    return replace(tensor, shape=(1,), raw=None, values=[element])
-
-
 def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
     texts = [tensor for tensor in inputs if tensor.datatype == BYTES]
-    elements = bytes_values(texts[0], 1) if len(texts) == 1 else None
-    if elements is None or len(elements) != 1:
+    if len(texts) != 1 or only_element(texts[0]) is None:
         return None
-    others = [tensor for tensor in inputs if tensor is not texts[0]]
-    beside = sum(len(it.data or it.raw or b"") + 8 * len(it.values or ()) for it in others)
+    beside = sum(len(it.data or it.raw or b"") for it in inputs if it is not texts[0])
     return texts[0] if beside <= _MOST_BESIDE or has_image(texts[0]) else None
 
 
 def _read_single(tensor: Tensor, vision: bool) -> Datum:
-    if tensor.datatype == BYTES:
-        elements = bytes_values(tensor, 1)
-        if elements is not None and len(elements) == 1:
-            element, is_from_text = element_bytes(tensor, elements[0])
-            return _decode(element, is_from_text, vision or _is_declared_base64(tensor))
-    if tensor.data is None and tensor.raw is not None:
-        return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
-    data = data_json(tensor)
+    if (only := only_element(tensor)) is not None:
+        element, is_from_text = element_bytes(tensor, only)
+        return _decode(element, is_from_text, vision or _is_declared_base64(tensor))
+    data = data_json(tensor) if tensor.raw is None or tensor.is_typed else None
     if data is not None:
         return Datum(data, _describe_type(JSON, tensor))
-    if tensor.values is not None:
-        return _build_json([tensor])
+    if tensor.raw is not None:
+        return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
     return Datum(None, problem=Problem.no_input(f"input {tensor.name[:80]!r} has no data"))
 
 
-def _build_json(inputs: Sequence[Tensor]) -> Datum:
-    written = envelope_json({}, {}, "inputs", inputs, "request")
-    return Datum(written.text, JSON, written.problem)
-
-
-def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
+def element_bytes(tensor: Tensor, element: bytes) -> tuple[bytes, bool]:
     """Return the bytes of an element, and whether it is text; other JSON stays JSON."""
     if tensor.data is None:
-        return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
+        return element, False
     if element.startswith(b'"') and b"\\" not in element:  # far faster
         return element[1:-1], True
     value = value_of(element)
@@ -261,8 +229,6 @@ def _describe_type(name: str, tensor: Tensor) -> str | None:
 
 
 def _read_argument(tensor: Tensor) -> Any:
-    if len(tensor.raw or b"") > _MOST_ARGUMENT or len(tensor.values or ()) > _MOST_ARGUMENT:
-        return None
-    data = data_json(tensor)
+    data = data_json(tensor) if len(tensor.raw or b"") <= _MOST_ARGUMENT else None
     value = None if data is None or len(data) > _MOST_ARGUMENT else value_of(data)
     return value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -19,7 +19,7 @@ reports in headers (over gRPC: in trailing metadata) the facts of a Run that V2 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -29,9 +29,10 @@ from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Headers, header
 
 from . import tensor_datum, tensors
+from .documents import Document, read_size
 from .protocol import MOST_INFERENCES, Inference, Model, Problem, Reading, join_problems
-from .tensor_datum import Datum, WrittenJson, datum_of, has_image, select_element
-from .tensors import InferRequest, InferResponse, Parameters, Tensor, bytes_values, divide
+from .tensor_datum import Datum, datum_of, element_bytes, has_image
+from .tensors import Content, Parameters, Tensor, bytes_values, divide, only_element, select_element
 
 _MOST_OPENED: Final = 16
 """How many elements are opened to see whether they may be files."""
@@ -62,8 +63,8 @@ class Split:
 
 
 def split(
-    request: InferRequest,
-    response: InferResponse | None,
+    request: Content,
+    response: Content | None,
     model: Model,
     *,
     stream: bool = False,
@@ -71,25 +72,27 @@ def split(
 ) -> Split:
     """Split a request into inferences, unless its answer is a stream. An answer that is an error
     counts as none. `is_bridged`: into the items of an OMI container."""
-    outputs = None if response is None or response.error is not None else response.outputs
-    whole = Split([Share(request.inputs, outputs)])
-    if stream or is_bridged:
-        return _split_items(whole) if is_bridged else whole
-    inputs = _divide_inputs(request.inputs, outputs, model)
-    if len(inputs) < 2:
-        return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
-    if len(inputs) > MOST_INFERENCES:
-        sentence = f"more than {MOST_INFERENCES} inputs: kept as one inference"
-        problem = Problem(sentence, ("request", "not_divided"))
-        return replace(whole, problem=problem, not_split=True)
-    if outputs is None:
-        return Split([Share(part, None) for part in inputs])
-    parts = _divide_outputs(outputs, inputs)
-    if parts is None:
-        sentence = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
+    inputs = request.tensors
+    outputs = None if response is None or response.error is not None else response.tensors
+    whole = Split([Share(inputs, outputs)])
+    if stream:
+        return whole
+    parts = _list_items(inputs) if is_bridged else _divide_inputs(inputs, outputs, model)
+    if len(parts) < 2:
+        may_be_batch = not is_bridged and _may_be_batch(inputs, outputs, model)
+        return replace(whole, not_split=may_be_batch)
+    problem = Problem(
+        f"more than {MOST_INFERENCES} inputs: kept as one inference", ("request", "not_divided")
+    )
+    if len(parts) <= MOST_INFERENCES:
+        if outputs is None:
+            return Split([Share(part, None) for part in parts])
+        answers = _list_items(outputs) if is_bridged else _divide_outputs(outputs, parts)
+        if len(answers) == len(parts):
+            return Split(list(map(_read_item if is_bridged else Share, parts, answers)))
+        sentence = f"{len(parts)} inputs and {len(outputs)} outputs do not match: kept as one"
         problem = Problem(sentence, ("response", "not_divided"))
-        return replace(whole, problem=problem, not_split=True)
-    return Split(list(map(Share, inputs, parts)))
+    return replace(whole, problem=problem, not_split=True)
 
 
 def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> Sequence[_Tensors]:
@@ -97,8 +100,8 @@ def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> 
     counts = {tensors.first_dimension(tensor) for tensor in inputs} if model.batched else set()
     count = counts.pop() if len(counts) == 1 else None
     if count:
-        divided = [divide(it, count) for it in inputs] if count <= MOST_INFERENCES else []
-        return _transpose(divided) or [inputs] * (MOST_INFERENCES + 1)
+        too_many = [inputs] * (MOST_INFERENCES + 1)
+        return too_many if count > MOST_INFERENCES else _divide_all(inputs, count)
     task_type = task_type_of(model.task_type)
     if not task_type.vision:
         may_be_images = task_type.read is None and 1 < len(inputs) == len(outputs or ())
@@ -107,9 +110,7 @@ def _divide_inputs(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> 
     parts: list[_Tensors] = []
     # inputs of several datatypes are arguments of one inference
     for tensor in inputs if len({tensor.datatype for tensor in inputs}) == 1 else ():
-        elements = bytes_values(tensor, MOST_INFERENCES) if tensor.datatype == BYTES else None
-        few = (elements or ())[: MOST_INFERENCES + 1]
-        parts += [[select_element(tensor, it)] for it in few] if len(few) > 1 else [[tensor]]
+        parts += [[element] for element in _list_elements(tensor)]
         if len(parts) > MOST_INFERENCES:
             break
     return parts
@@ -141,32 +142,57 @@ def _may_be_batch(inputs: _Tensors, outputs: _Tensors | None, model: Model) -> b
     return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
 
 
-def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_Tensors] | None:
+def _divide_outputs(outputs: _Tensors, inputs: Sequence[_Tensors]) -> Sequence[_Tensors]:
+    """Return the outputs of each inference; none if they do not divide."""
     count = len(inputs)
-    by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
+    by_dimension = _divide_all(outputs, count)
     names = [part[0].name for part in inputs]
     by_name = {tensor.name: tensor for tensor in outputs}
     if len(by_name) == len(outputs) == count and by_name.keys() == set(names):
         return [[by_name[name]] for name in names]
-    is_by_dimension = by_dimension is not None and len(set(names)) == 1
-    if len(outputs) != count or is_by_dimension:
+    if len(outputs) != count or (by_dimension and len(set(names)) == 1):
         return by_dimension
     return [[tensor] for tensor in outputs]
 
 
-def _transpose(columns: Sequence[_Tensors | None]) -> list[_Tensors] | None:
-    """Turn tensors of inferences into inferences of tensors; None if one did not divide."""
-    divided = [parts for parts in columns if parts is not None]
-    if len(divided) < len(columns) or not columns:
-        return None
-    return [list(row) for row in zip(*divided, strict=True)]
+def _divide_all(each: _Tensors, count: int) -> list[_Tensors]:
+    return _transpose([divide(tensor, count) for tensor in each])
+
+
+def _list_items(files: _Tensors) -> list[_Tensors]:
+    """Return the files of each item: element i of each tensor; none if their numbers differ."""
+    return _transpose([_list_elements(tensor) for tensor in files])
+
+
+def _list_elements(tensor: Tensor) -> _Tensors:
+    """Return each of a BYTES tensor's several elements as a tensor, of too many not all; any other
+    tensor itself."""
+    elements = bytes_values(tensor, MOST_INFERENCES) if tensor.datatype == BYTES else None
+    few = (elements or ())[: MOST_INFERENCES + 1]
+    return [select_element(tensor, element) for element in few] if len(few) > 1 else [tensor]
+
+
+def _transpose(columns: Sequence[_Tensors]) -> list[_Tensors]:
+    """Turn tensors of inferences into inferences of tensors; none if there is another number of
+    each."""
+    is_even = len(set(map(len, columns))) == 1
+    return [list(row) for row in zip(*columns, strict=True)] if is_even else []
+
+
+def _read_item(inputs: _Tensors, outputs: _Tensors) -> Share:
+    """Return an item of a container. A file that it does not have is empty."""
+    contents = [(file, element_bytes(file, only_element(file) or b"")[0]) for file in outputs]
+    error = next((content for file, content in contents if content and file.name == ERROR), None)
+    if error is not None:
+        return Share(inputs, (), error=error.decode("utf-8", "replace"))
+    return Share(inputs, [file for file, content in contents if content])
 
 
 STATUS_CODE: Final = "omi-status-code"
 MODEL_VERSION: Final = "omi-model-version"
 ERROR: Final = "error"
 """The output with the reason why each item failed; empty if it did not."""
-_MOST_DIGITS: Final = 9
+_MOST_CODE: Final = 999_999_999
 
 
 class Run(NamedTuple):
@@ -179,67 +205,19 @@ class Run(NamedTuple):
 
 def read_run(headers: Headers) -> Run | None:
     """Return the outcome that a bridge reports; None if no container was called."""
-    code = (header(headers, STATUS_CODE) or "").strip()
-    if not (code.isascii() and code.isdecimal() and len(code) <= _MOST_DIGITS):
+    code = read_size((header(headers, STATUS_CODE) or "").strip())
+    if code is None or code > _MOST_CODE:
         return None
-    return Run(int(code), header(headers, MODEL_VERSION) or None)
-
-
-def _split_items(whole: Split) -> Split:
-    """Split a request into its items, which have no outputs if the answer is an error."""
-    (share,) = whole.shares
-    items = _transpose_elements(share.inputs)
-    if items is None:
-        return whole
-    if share.outputs is None:
-        return Split([Share(item, None) for item in items])
-    answers = _transpose_elements(share.outputs)
-    if answers is None or len(answers) != len(items):
-        sentence = f"the outputs are not of {len(items)} items: kept as one inference"
-        return replace(whole, problem=Problem(sentence, ("response", "not_divided")))
-    shares: list[Share] = []
-    for item, answer in zip(items, answers, strict=True):
-        # a file that this item does not have is empty
-        files = [
-            (file, content)
-            for file in answer
-            for element in (bytes_values(file, 1) or ())[:1]
-            if (content := tensor_datum.element_bytes(file, element)[0])
-        ]
-        error = next((content for file, content in files if file.name == ERROR), None)
-        if error is None:
-            shares.append(Share(item, [file for file, _ in files]))
-        else:
-            shares.append(Share(item, (), error=error.decode("utf-8", "replace")))
-    return Split(shares)
-
-
-def _transpose_elements(files: _Tensors) -> list[_Tensors] | None:
-    columns = [(tensor, bytes_values(tensor, MOST_INFERENCES) or ()) for tensor in files]
-    counts = {len(elements) for _, elements in columns}
-    if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:
-        return None
-    return _transpose([[select_element(each, it) for it in found] for each, found in columns])
+    return Run(code, header(headers, MODEL_VERSION) or None)
 
 
 _MOST_PROMPTS: Final = 64 * 1024
 """The most bytes of `prompts` that are kept as standard metadata."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedBody:
-    """The content of a body: of a request or of an answer, or neither if it could not be read."""
-
-    request: InferRequest | None = None
-    response: InferResponse | None = None
-    whole: bytes | None = field(default=None, repr=False)
-    """The bytes without their coding, if they can be decoded; None if no byte was kept."""
-    problem: Problem | None = None
-
-
 def read_inferences(
-    asked: ParsedBody,
-    answered: ParsedBody,
+    asked: Document,
+    answered: Document,
     model: Model,
     *,
     stream: bool = False,
@@ -249,46 +227,41 @@ def read_inferences(
     """Read the inferences of one request and its answer; what could not be read is kept as a whole.
     `stream`: read one inference, whatever the request contains; its answers are merged before.
     `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge."""
-    request, read = asked.request or InferRequest(), answered.response or InferResponse()
-    divided = split(request, answered.response, model, stream=stream, is_bridged=run is not None)
+    request, answer = asked.value or Content(), answered.value or Content()
+    divided = split(request, answered.value, model, stream=stream, is_bridged=run is not None)
     vision, alone = task_type_of(model.task_type).vision, len(divided.shares) == 1
+    whole = Datum(asked.raw if asked.is_kept else None)
     inferences: list[Inference] = []
     all_problems = [*problems, asked.problem, answered.problem, divided.problem]
     for share in divided.shares:
-        data = datum_of(share.inputs, vision=vision) if asked.request else Datum(asked.whole)
-        answer = _build_answer(share, answered, alone=alone)
-        inferences.append(_build_inference(request, share, data, answer))
-        all_problems += [data.problem, answer and answer.problem]
+        datum = datum_of(share.inputs, vision=vision) if asked.value else whole
+        response = _build_answer(share, answered, alone=alone)
+        envelopes = _list_values("metadata", request, share.inputs)
+        all_problems += [datum.problem, response.problem]
+        inferences.append(
+            Inference(
+                data=datum.data,
+                data_content_type=datum.content_type,
+                response=response.data,
+                metadata=[envelope for envelope in envelopes if envelope != b"null"],
+                error=share.error,
+                tensors=share.inputs,
+            )
+        )
     actions = map(tensors.value_of, _list_values("action", request))
-    all_problems.append(_find_misshapen("request", "input", request.inputs))
-    all_problems.append(_find_misshapen("response", "output", read.outputs))
+    all_problems.append(_find_misshapen("request", "input", request.tensors))
+    all_problems.append(_find_misshapen("response", "output", answer.tensors))
     return Reading(
         inferences=inferences,
-        model=read.model or request.model or None,
-        version=read.version or (run and run.version) or request.version or None,
+        model=answer.model or request.model or None,
+        version=answer.version or (run and run.version) or request.version or None,
         request_id=request.id or None,
-        response_id=read.id or None,
+        response_id=answer.id or None,
         action=next((action for action in actions if type(action) is str), None),
-        ok=None if read.error is None else False,
-        error=read.error,
+        error=answer.error,
         standard=_find_standard(request, run, alone=alone),
-        shares=[share.inputs for share in divided.shares] if asked.request else (),
         not_split=divided.not_split,
         problem=join_problems(all_problems),
-    )
-
-
-def _build_inference(
-    request: InferRequest, share: Share, data: Datum, answer: WrittenJson | None
-) -> Inference:
-    envelopes = _list_values("metadata", request, share.inputs)
-    return Inference(
-        data=data.data,
-        data_content_type=data.content_type,
-        response=answer and answer.text,
-        metadata=[envelope for envelope in envelopes if envelope != b"null"],
-        ok=None if share.error is None else False,
-        error=share.error,
     )
 
 
@@ -300,33 +273,33 @@ def _find_misshapen(side: CaptureSide, name: str, each: Iterable[Tensor]) -> Pro
     return Problem(sentence, (side, "misshapen"))
 
 
-def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> WrittenJson | None:
+def _build_answer(share: Share, answered: Document, *, alone: bool) -> Datum:
     """Return the answer to one inference; unchanged if it is about this alone, or not divided."""
-    response = answered.response
-    if response is None:
-        return WrittenJson(answered.whole) if answered.whole else None
-    if response.text is not None and (alone or share.outputs is None):
-        return WrittenJson(response.text)
-    members = {"model_name": response.model, "model_version": response.version, "id": response.id}
-    members["error"] = share.error if response.error is None else response.error
-    outputs = response.outputs if share.outputs is None else share.outputs
-    return tensor_datum.envelope_json(members, response.parameters, "outputs", outputs, "response")
+    answer: Content | None = answered.value
+    if answer is None:
+        return Datum(answered.raw or None)
+    if answer.text is not None and (alone or share.outputs is None):
+        return Datum(answer.text)
+    members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
+    members["error"] = share.error if answer.error is None else answer.error
+    outputs = answer.tensors if share.outputs is None else share.outputs
+    return tensor_datum.envelope_json(members, answer.parameters, "outputs", outputs, "response")
 
 
-def list_parameters(request: InferRequest, inputs: _Tensors | None = None) -> list[Parameters]:
+def list_parameters(request: Content, inputs: _Tensors | None = None) -> list[Parameters]:
     """Return the parameters of a request, and of each of its inputs, or of these."""
-    inputs = request.inputs if inputs is None else inputs
+    inputs = request.tensors if inputs is None else inputs
     return [request.parameters, *(tensor.parameters for tensor in inputs)]
 
 
-def _list_values(name: str, request: InferRequest, inputs: _Tensors | None = None) -> list[bytes]:
+def _list_values(name: str, request: Content, inputs: _Tensors | None = None) -> list[bytes]:
     return [held[name] for held in list_parameters(request, inputs) if name in held]
 
 
-def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> dict[str, Any]:
+def _find_standard(request: Content, run: Run | None, *, alone: bool) -> dict[str, Any]:
     standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
     prompts = _list_values("prompts", request)
     if prompts and len(prompts[0]) <= _MOST_PROMPTS:
         standard["prompts"] = tensors.value_of(prompts[0])
-    arguments = tensor_datum.arguments_of(request.inputs) if alone else {}
+    arguments = tensor_datum.arguments_of(request.tensors) if alone else {}
     return standard | ({"arguments": arguments} if arguments else {})

@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol: JSON, raw bytes, or typed values.
+"""Tensors of the Open Inference Protocol: JSON or raw bytes.
 
 Both transports use them. Nothing here raises on untrusted input, and no value is read before it is
 asked for. A tensor is divided along its first dimension; `shape` is used only if the data agree
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from inference_store.inference import json_text
 from inference_store.inference.stored_requests import BYTES, CODES, LENGTH, encoded
@@ -28,7 +28,7 @@ MOST_ELEMENTS: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """An input or an output. At most one of `data`, `raw`, `values` is set; none if it has no data.
+    """An input or an output. At most one of `data` and `raw` is set; none if it has no data.
 
     `shape` is what the sender claims: it need not match the data.
     """
@@ -41,54 +41,42 @@ class Tensor:
     position: int = field(default=0, compare=False)
     """Its place among the tensors of the request or the answer."""
     data: bytes | None = field(default=None, repr=False)
-    """The unchanged JSON text of `data`, nested or flat, without blanks around it (REST)."""
+    """The unchanged JSON text of `data`, nested or flat, without blanks around it."""
     raw: bytes | None = field(default=None, repr=False)
     """Little-endian and row-major; each BYTES element follows a 4-byte length (binary extension,
-    `raw_input_contents`)."""
-    values: Sequence[Value] | None = field(default=None, repr=False)
-    """One value per element, flat (gRPC's typed contents); bytes for BYTES."""
+    `raw_input_contents`, typed contents)."""
+    is_typed: bool = False
+    """True if it came as gRPC's typed contents: as a datum, `raw` is written as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
-    """What a request and an answer have beside tensors. Empty texts of protobuf are None here."""
+class Content:
+    """A request or an answer: its tensors, and what it has beside them. Empty texts of protobuf are
+    None here."""
 
     model: str | None = None
     version: str | None = None
     id: str | None = None
     parameters: Parameters = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferRequest(_Head):
-    """A request."""
-
-    inputs: Sequence[Tensor] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferResponse(_Head):
-    """An answer, or an error in its body."""
-
-    outputs: Sequence[Tensor] = ()
+    tensors: Sequence[Tensor] = ()
     error: str | None = None
-    """The reason of a failure that the answer reports in its body."""
+    """The reason of a failure that an answer reports in its body."""
     text: bytes | None = field(default=None, repr=False)
-    """The unchanged answer, if it is only JSON; None over gRPC."""
+    """The unchanged body, if it is only JSON; None over gRPC."""
 
 
-def merge(responses: Sequence[InferResponse]) -> InferResponse:
+def merge(answers: Sequence[Content]) -> Content:
     """Merge the answers of a stream: all outputs and parameters in order, else the first value.
 
     Of parameters with the same name, the last one wins.
     """
-    return InferResponse(
-        model=next((each.model for each in responses if each.model), None),
-        version=next((each.version for each in responses if each.version), None),
-        id=next((each.id for each in responses if each.id), None),
-        parameters={name: it for each in responses for name, it in each.parameters.items()},
-        outputs=[output for each in responses for output in each.outputs],
-        error=next((each.error for each in responses if each.error is not None), None),
+    return Content(
+        model=next((each.model for each in answers if each.model), None),
+        version=next((each.version for each in answers if each.version), None),
+        id=next((each.id for each in answers if each.id), None),
+        parameters={name: it for each in answers for name, it in each.parameters.items()},
+        tensors=[output for each in answers for output in each.tensors],
+        error=next((each.error for each in answers if each.error is not None), None),
     )
 
 
@@ -120,14 +108,12 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
     return elements
 
 
-def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
+def decode_raw(datatype: str, raw: bytes) -> Sequence[Value] | None:
     """Return the elements of raw bytes; None if they do not fit, or there may be too many."""
-    size = _SIZES.get(datatype)
-    if len(raw) // (size or LENGTH.size) > MOST_ELEMENTS:
-        return None
     if datatype == BYTES:
         return bytes_elements(raw)
-    if size is None or len(raw) % size:
+    size = _SIZES.get(datatype)
+    if size is None or len(raw) % size or len(raw) // size > MOST_ELEMENTS:
         return None
     if datatype == "BF16":
         wide = bytearray(2 * len(raw))
@@ -136,9 +122,8 @@ def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
     return struct.unpack(f"<{len(raw) // size}{CODES[datatype]}", raw)
 
 
-Piece = TypeVar("Piece")
 _NESTED: Final = re.compile(rb'["\[{]')
-_OTHER: Final = re.compile(rb'["{]|\[\s*\]')
+_EMPTY: Final = re.compile(rb"\[\s*\]")
 _LAYERS: Final = 9
 """The most nested lists that are opened to reach BYTES elements."""
 
@@ -164,14 +149,14 @@ def _list_pieces(data: bytes, most: int | None = None) -> list[bytes]:
     return pieces
 
 
-def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes | Value] | None:
+def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> list[bytes] | None:
     """Return the elements of a BYTES tensor: JSON texts, or bytes (`tensor.data` is None).
 
     `[["a", "b"]]` has two. If there are more than `most`, one more is returned, or all. None if it
     has no data, or they cannot be read.
     """
     if tensor.data is None:
-        return tensor.values if tensor.raw is None else bytes_elements(tensor.raw)
+        return None if tensor.raw is None else bytes_elements(tensor.raw)
     elements = [tensor.data]
     for _ in range(_LAYERS):
         elements = [piece.strip() for piece in _list_pieces(elements[0], most)]
@@ -180,18 +165,32 @@ def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes | 
     return elements
 
 
+def only_element(tensor: Tensor) -> bytes | None:
+    """Return the element of a BYTES tensor that has one, as `bytes_values` does; else None."""
+    elements = bytes_values(tensor, 1) if tensor.datatype == BYTES else None
+    return elements[0] if elements is not None and len(elements) == 1 else None
+
+
+def select_element(tensor: Tensor, element: bytes) -> Tensor:
+    """Return the tensor with only this element of `bytes_values`."""
+    if tensor.data is not None:
+        return replace(tensor, shape=(1,), data=b"[" + element + b"]")
+    return replace(tensor, shape=(1,), raw=LENGTH.pack(len(element)) + element)
+
+
 def _count_elements(tensor: Tensor) -> int | None:
     """Return the number of a tensor's elements, in JSON of numbers; None if it is unknown."""
-    if tensor.data is not None:
-        if not tensor.data.strip(b"[] \t\r\n"):
+    if (data := tensor.data) is not None:
+        if not data.strip(b"[] \t\r\n"):
             return 0
         # each list has one comma less than items
-        return None if _OTHER.search(tensor.data) else tensor.data.count(b",") + 1
-    if tensor.raw is None or tensor.datatype == BYTES:
+        are_numbers = b'"' not in data and b"{" not in data and not _EMPTY.search(data)
+        return data.count(b",") + 1 if are_numbers else None
+    if tensor.datatype == BYTES:
         elements = bytes_values(tensor)
         return None if elements is None else len(elements)
-    size = _SIZES.get(tensor.datatype)
-    return None if size is None or len(tensor.raw) % size else len(tensor.raw) // size
+    raw, size = tensor.raw, _SIZES.get(tensor.datatype)
+    return None if raw is None or size is None or len(raw) % size else len(raw) // size
 
 
 def contradicts_shape(tensor: Tensor) -> bool:
@@ -220,27 +219,23 @@ def first_dimension(tensor: Tensor) -> int | None:
     return first if first > 0 and min(others, default=0) < 0 and count % first == 0 else None
 
 
-def divide(tensor: Tensor, count: int) -> list[Tensor] | None:
-    """Divide a tensor into `count` parts along its first dimension; None if it has another size."""
+def divide(tensor: Tensor, count: int) -> list[Tensor]:
+    """Divide a tensor into `count` parts along its first dimension; into none if it has another
+    size."""
     if first_dimension(tensor) != count or not count:
-        return None
-    parts: Sequence[Any]
-    if tensor.data is not None:
-        cut = _cut(_list_pieces(tensor.data), count)
-        form, parts = "data", [b"[" + b",".join(part).strip() + b"]" for part in cut]
-    elif tensor.values is not None:
-        form, parts = "values", _cut(tensor.values, count)
-    elif tensor.datatype == BYTES:
-        elements = bytes_elements(tensor.raw or b"") or ()
-        form, parts = "raw", [encoded(BYTES, part) for part in _cut(elements, count)]
-    else:
-        form, parts = "raw", _cut(tensor.raw or b"", count)
+        return []
     is_shape_right = tensor.shape[:1] in ((count,), (-1,))
     shape = (1, *tensor.shape[1:]) if is_shape_right else (1,)
-    changes: list[dict[str, Any]] = [{form: part} for part in parts]
-    return [replace(tensor, shape=shape, **change) for change in changes]
+    if tensor.data is not None:
+        cut = _cut(_list_pieces(tensor.data), count)
+        texts = [b"[" + b",".join(part).strip() + b"]" for part in cut]
+        return [replace(tensor, shape=shape, data=text) for text in texts]
+    if tensor.datatype == BYTES:
+        lists = _cut(bytes_values(tensor) or (), count)
+        return [replace(tensor, shape=shape, raw=encoded(BYTES, part)) for part in lists]
+    return [replace(tensor, shape=shape, raw=part) for part in _cut(tensor.raw or b"", count)]
 
 
-def _cut(pieces: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
+def _cut(pieces: Any, count: int) -> list[Any]:
     size = len(pieces) // count
     return [pieces[at : at + size] for at in range(0, size * count, size)]

@@ -3,15 +3,19 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
+from inference_store.inference.stored_requests import encoded
 from inference_store.proxy.exchange import Exchange
 
+from .documents import Document, read_message
 from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, join_problems
-from .tensor_reading import ParsedBody, read_inferences, read_run
-from .tensors import InferRequest, InferResponse, Tensor, merge, parameter_text
+from .tensor_datum import values_json
+from .tensor_reading import read_inferences, read_run
+from .tensors import Content, Tensor, merge, parameter_text
 
 # The field of a tensor's values, by its datatype; FP16 and unknown datatypes have only raw bytes.
 _CONTENTS: Final[Mapping[str, str]] = {
@@ -28,61 +32,62 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 """Triton's parameter for a tensor whose bytes are not in the message."""
 
 
-def request_in(written: bytes) -> ParsedBody:
+def request_in(written: bytes) -> Document:
     """Decode a ModelInferRequest."""
-    read = parsed("inference.ModelInferRequest", written)
-    if read is None:
-        return ParsedBody(problem=Problem.unreadable("the request is no ModelInferRequest"))
-    inputs, problem = _read_tensors(
-        read.inputs, read.raw_input_contents, NAMES["request"], "request"
-    )
-    return ParsedBody(request=InferRequest(inputs=inputs, **_read_head(read)), problem=problem)
+    return _decode(written, "request", NAMES["request"], "ModelInferRequest")
 
 
 def response_in(
     written: bytes, what: str = NAMES["response"], name: str = "ModelInferResponse"
-) -> ParsedBody:
+) -> Document:
     """Decode an answer; `what`: what it is called in a sentence; `name`: its message."""
-    read, error = parsed(f"inference.{name}", written), None
+    return _decode(written, "response", what, name)
+
+
+def _decode(written: bytes, side: CaptureSide, what: str, name: str) -> Document:
+    document = read_message(written, side, f"inference.{name}", what)
+    read, error = document.value, None
     if read is None:
-        return ParsedBody(problem=Problem.unreadable(f"{what} is no {name}", "response"))
+        return document
     if name == DIALECTS["triton"]:
         read, error = read.infer_response, read.error_message or None
-    outputs, problem = _read_tensors(read.outputs, read.raw_output_contents, what, "response")
-    response = InferResponse(outputs=outputs, error=error, **_read_head(read))
-    return ParsedBody(response=response, problem=problem)
-
-
-def _read_head(read: Any) -> dict[str, Any]:
-    names = {"model": read.model_name, "version": read.model_version, "id": read.id}
-    parameters = _read_parameters(read.parameters)
-    return {it: names[it] or None for it in names} | {"parameters": parameters}
-
-
-def _read_tensors(
-    tensors: Sequence[Any], raw: Sequence[bytes], what: str, side: CaptureSide
-) -> tuple[list[Tensor], Problem | None]:
-    read: list[Tensor] = []
-    for tensor, content in zip(tensors, assign_raw(tensors, raw), strict=True):
-        is_typed = content is None and tensor.HasField("contents")
-        field = contents_field(tensor) if is_typed else None
-        values = getattr(tensor.contents, field) if field else ()
-        read.append(
-            Tensor(
-                position=len(read),
-                name=tensor.name,
-                datatype=tensor.datatype,
-                shape=tuple(tensor.shape),
-                parameters=_read_parameters(tensor.parameters),
-                raw=content,
-                values=values if is_typed else None,
-            )
-        )
+    tensors, raw = (
+        (read.inputs, read.raw_input_contents)
+        if side == "request"
+        else (read.outputs, read.raw_output_contents)
+    )
+    content = Content(
+        model=read.model_name or None,
+        version=read.model_version or None,
+        id=read.id or None,
+        parameters=_read_parameters(read.parameters),
+        tensors=list(map(_read_tensor, tensors, count(), assign_raw(tensors, raw))),
+        error=error,
+    )
     expected = sum(_has_raw(tensor, tensors, raw) for tensor in tensors)
-    if not raw or len(raw) == expected:
-        return read, None
     sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
-    return read, Problem.unreadable(sentence, side)
+    problem = Problem.unreadable(sentence, side) if raw and len(raw) != expected else None
+    return replace(document, value=content, problem=problem)
+
+
+def _read_tensor(read: Any, position: int, raw: bytes | None) -> Tensor:
+    tensor = Tensor(
+        position=position,
+        name=read.name,
+        datatype=read.datatype,
+        shape=tuple(read.shape),
+        parameters=_read_parameters(read.parameters),
+        raw=raw,
+    )
+    if raw is not None or not read.HasField("contents"):
+        return tensor
+    field = contents_field(read)
+    values = getattr(read.contents, field) if field else ()
+    is_right = field is not None and field == _CONTENTS.get(read.datatype)
+    packed = encoded(read.datatype, values) if is_right else None
+    if packed is None:  # of another datatype: they are only kept
+        return replace(tensor, data=values_json(values))
+    return replace(tensor, raw=packed, is_typed=True)
 
 
 def assign_raw(tensors: Sequence[Any], raw: Sequence[bytes]) -> list[bytes | None]:
@@ -119,17 +124,16 @@ DIALECTS: Final = {"mlserver": "ModelInferResponse", "triton": "ModelStreamInfer
 
 def find_dialect(answers: Iterable[bytes]) -> str:
     """Return the dialect of the first answer that shows it; if none does, both read the same."""
-    return next(filter(None, map(_find_in, answers)), "mlserver")
-
-
-def _find_in(answer: bytes) -> str | None:
-    plain = parsed("inference.ModelInferResponse", answer)
-    if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_output_contents):
-        return "mlserver"
-    wrapped = parsed("inference.ModelStreamInferResponse", answer)
-    if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
-        return "triton"
-    return None if plain is None or not plain.ByteSize() else "mlserver"
+    for answer in answers:
+        plain = parsed("inference.ModelInferResponse", answer)
+        if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_output_contents):
+            break
+        wrapped = parsed("inference.ModelStreamInferResponse", answer)
+        if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
+            return "triton"
+        if plain is not None and plain.ByteSize():
+            break
+    return "mlserver"
 
 
 _IN_DOUBT: Final = Problem(
@@ -141,24 +145,23 @@ _IN_DOUBT: Final = Problem(
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """Read the inferences of a call; one of a stream's request, which has any number of answers."""
     sent, came, is_stream = exchange.request, exchange.response, call.kind == "stream"
-    is_asked = sent.parts if is_stream else sent.whole
-    request = request_in(sent.bytes) if is_asked else ParsedBody()
-    answers: list[ParsedBody] = []
+    request = Document("request", sent.bytes)
+    if sent.parts if is_stream else sent.whole:
+        request = request_in(sent.bytes)
+    answers: list[Document] = []
     if is_stream:
         name = DIALECTS[model.dialect or find_dialect(came.parts)]
         answers = [response_in(part, f"answer {at}", name) for at, part in enumerate(came.parts)]
     elif came.whole and came.parts:
         answers = [response_in(came.bytes)]
-    responses = [answer.response for answer in answers if answer.response is not None]
+    contents = [answer.value for answer in answers if answer.value is not None]
+    merged = merge(contents) if contents else None
     in_doubt = exchange.is_matched_in_doubt
     missing = [Problem.missing(sent, "request"), Problem.missing(came, "response")]
+    problem = join_problems(answer.problem for answer in answers)
     reading = read_inferences(
-        replace(request, whole=sent.bytes or None),
-        ParsedBody(
-            response=merge(responses) if responses else None,
-            whole=came.bytes or None,
-            problem=join_problems(answer.problem for answer in answers),
-        ),
+        replace(request, is_kept=bool(sent.bytes)),
+        Document("response", came.bytes, merged, problem),
         model,
         stream=is_stream,
         problems=[*missing, _IN_DOUBT if in_doubt else None],
@@ -171,9 +174,6 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
 V2_GRPC: Final = Protocol(
     name="v2-grpc",
     transport="grpc",
-    calls="`ModelInfer`, `ModelStreamInfer` of `inference.GRPCInferenceService`",
-    datum="the same",
-    answer="the same, in JSON",
     path=re.compile(r"/inference\.GRPCInferenceService/(?P<operation>ModelInfer|ModelStreamInfer)"),
     streams=("ModelStreamInfer",),
     read=read,

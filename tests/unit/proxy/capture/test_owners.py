@@ -156,15 +156,14 @@ def test_any_rows_are_rebuilt_and_alone(write: Write, table: tuple[Tensors, int]
     check_each_is_alone(partial(write, rules=BATCHED), *table)
 
 
-@pytest.mark.parametrize("datatype", ["BYTES", "INT8"])
-def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
-    """A container behind a bridge writes each element behind its length, whatever the datatype."""
+def test_an_object_does_not_depend_on_another_item() -> None:
+    """Of a container behind a bridge."""
     files: Tensors = [("BYTES", [2], [b"t0", b"a.txt"]), ("BYTES", [2], [b"name", b"t0"])]
 
     def write(tensors: Tensors) -> SampleRequest:
         raw = [pack("BYTES", values) for _, _, values in tensors]
         sizes = [{"binary_data_size": len(part)} for part in raw]
-        inputs = [{"name": "t", "datatype": datatype, "parameters": size} for size in sizes]
+        inputs = [{"name": "t", "datatype": "BYTES", "parameters": size} for size in sizes]
         request = make_sized_request(json.dumps({"inputs": inputs}).encode(), b"".join(raw))
         return request._replace(answer_headers=[("omi-status-code", "200")])
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 import pytest
 
+from inference_store.inference.stored_requests import encoded
 from inference_store.platform.settings import CaptureSettings, ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.prepare import Preparation
@@ -24,7 +25,7 @@ from inference_store.proxy.capture.registrations import (
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
 from inference_store.proxy.protocols.tensor_reading import split
-from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
+from inference_store.proxy.protocols.tensors import Content, Tensor
 from tests.exchanges import exchange, png
 from tests.http_stub import Request, Response, serve_http
 from tests.settings import make_settings
@@ -109,10 +110,10 @@ def test_flags_files_of_every_kind(name: str) -> None:
         for inputs in ([make_tensor("BYTES", [text] * 2)], [element, element]):
             (event,) = make_events(inputs, [make_tensor("FP32", [0.1])])
             assert event["flags"] == ["batch_not_split"]
-    raw = Tensor(datatype="BYTES", values=[FILES[name]])
-    two = replace(raw, values=[FILES[name]] * 2)
-    for request in (InferRequest(inputs=[raw, raw]), InferRequest(inputs=[two])):
-        assert split(request, InferResponse(outputs=[raw]), Model()).not_split
+    raw = Tensor(datatype="BYTES", raw=encoded("BYTES", [FILES[name]]))
+    two = replace(raw, raw=encoded("BYTES", [FILES[name]] * 2))
+    for request in (Content(tensors=[raw, raw]), Content(tensors=[two])):
+        assert split(request, Content(tensors=[raw]), Model()).not_split
 
 
 class Api:

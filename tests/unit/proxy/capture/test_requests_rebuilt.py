@@ -318,7 +318,7 @@ def test_requests_are_rebuilt(subtests: pytest.Subtests) -> None:
 def test_says_why_a_request_is_not_kept() -> None:
     cases: list[tuple[bytes, dict[str, Any], str]] = [
         (b"x" * (MOST_BYTES + 1), {}, "over"),
-        (b"no gzip", {"request_headers": [("content-encoding", "gzip")]}, "coding"),
+        (b"no gzip", {"request_headers": [("content-encoding", "gzip")]}, "is not gzip"),
         (b"", {"request": Body(size=7, whole=False)}, "over a cap"),
     ]
     for body, changes, why in cases:

@@ -376,7 +376,6 @@ async def test_each_item_is_an_inference_and_failed_ones_are_not_ok() -> None:
     for reading in await read_calls(Omi(result=CLASSES), "good", "bad", "fine"):
         assert reading.request_id == "7"
         assert [inference.data for inference in reading.inferences] == [b"good", b"bad", b"fine"]
-        assert [inference.ok for inference in reading.inferences] == [None, False, None]
         assert [inference.error for inference in reading.inferences] == [None, "bad is bad", None]
         read = [read_predictions(item.response, task_type=TASK) for item in reading.inferences]
         rows = [[(row.label, row.score) for row in predictions.items or ()] for predictions in read]
@@ -388,7 +387,7 @@ async def test_each_item_is_an_inference_and_failed_ones_are_not_ok() -> None:
 async def test_a_failed_run_has_its_status_code() -> None:
     """Because all of its items failed, or it was refused."""
     failed, _ = await read_calls(Omi(), "bad", "bad")
-    assert (failed.ok, failed.error) == (False, "bad is bad")
+    assert failed.error == "bad is bad"
     for reading in (failed, *await read_calls(Omi(refuses="too large"), "bad", "bad")):
         assert [inference.data for inference in reading.inferences] == [b"bad", b"bad"]
         assert (reading.version, reading.standard["status_code"]) == ("1.2.0", 422)

@@ -70,11 +70,10 @@ def test_lines_are_an_inference_each() -> None:
     request = make_lines(make_request(), second, make_request("b25l"))
     reading = read_lines(request, {"output": ["a"]}, {"error": "too dark"}, {"output": ["c"]})
     assert list_data(reading) == [PIXEL, b"hello, you", b"one"]
-    assert [inference.ok for inference in reading.inferences] == [None, False, None]
-    assert reading.inferences[1].error == "too dark"
+    assert [inference.error for inference in reading.inferences] == [None, "too dark", None]
     assert reading.inferences[2].response == b'{"output":["c"]}'
     assert read_envelope(reading.inferences[1].metadata) == {"frame": "7"}
-    assert (reading.ok, reading.problem) == (None, None)
+    assert (reading.error, reading.problem) == (None, None)
 
 
 def test_lines_without_an_answer_to_each_are_one_inference() -> None:
@@ -91,7 +90,7 @@ def test_a_failed_batch_is_about_every_line() -> None:
     request = make_lines(make_request(), make_request())
     reading = read_call("/infer", request, error, sent=LINES, status=503)
     assert [inference.response for inference in reading.inferences] == [error, error]
-    assert (reading.ok, reading.error) == (None, "busy")
+    assert reading.error == "busy"
 
 
 def test_reports_a_line_that_is_not_json_and_keeps_it_as_datum() -> None:
@@ -121,7 +120,7 @@ def test_reports_a_header_that_is_not_json() -> None:
 
 def test_an_error_in_band_is_a_failure() -> None:
     reading = read_call("/infer", make_request(), {"error": "no model"})
-    assert (reading.ok, reading.error) == (False, "no model")
+    assert reading.error == "no model"
 
 
 def test_metadata_is_taken_out_of_every_line() -> None:

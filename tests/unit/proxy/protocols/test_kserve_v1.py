@@ -93,7 +93,7 @@ def test_a_failed_call_is_about_every_instance() -> None:
     reading = read_instances(["a", "b"], error, status=404)
     assert list_data(reading) == [b"a", b"b"]
     assert {inference.response for inference in reading.inferences} == {error}
-    assert (reading.ok, reading.error) == (None, "no such model")
+    assert reading.error == "no such model"
 
 
 def test_an_answer_that_is_no_json_is_kept_in_a_document() -> None:
@@ -132,7 +132,7 @@ def test_other_answers_are_one_output() -> None:
 
 def test_an_error_is_found() -> None:
     reading = read_by("raw", make_exchange("/x", b"", {"detail": "no"}, status=404))
-    assert (reading.ok, reading.error) == (None, "no")
+    assert reading.error == "no"
 
 
 def test_messages_of_a_stream_are_elements() -> None:

@@ -63,8 +63,8 @@ def test_class_predictions_are_read() -> None:
             rows = list_predictions(inference.response, reading.task_type)
             assert [(row.label, row.score) for row in rows] == [("cat", 0.75), ("dog", 0.25)]
             assert reading.task_type == task_type
-            assert (reading.ok, reading.error, reading.problem) == (None, None, None)
-            assert inference.ok is None
+            assert (reading.error, reading.problem) == (None, None)
+            assert inference.error is None
 
 
 def test_the_model_type_determines_how_the_answer_is_read() -> None:
@@ -96,19 +96,19 @@ def test_items_fail_one_by_one() -> None:
     answer = make_response({"result": {"classPredictions": CLASSES}}, failed, (False, {}))
     reading = read_run({"i": b"a"}, {"i": b"b"}, {"i": b"c"}, response=answer)
     assert list_data(reading) == [b"a", b"b", b"c"]
-    assert [(inference.ok, inference.error) for inference in reading.inferences] == [
-        (None, None),
-        (False, "not an image: é"),
-        (False, "the container says that it failed, and not why"),
+    assert [inference.error for inference in reading.inferences] == [
+        None,
+        "not an image: é",
+        "the container says that it failed, and not why",
     ]
-    assert (reading.ok, reading.error) == (None, None)
+    assert reading.error is None
 
 
 def test_a_failure_in_band_is_a_failure() -> None:
     for code in (422, 500):
         answer = make_response(status_code=code, message="too large")
         reading = read_run({"i": b"a"}, {"i": b"b"}, response=answer)
-        assert (reading.ok, reading.error) == (False, "too large")
+        assert reading.error == "too large"
         assert list_data(reading) == [b"a", b"b"]
         assert all(b"too large" in (inference.response or b"") for inference in reading.inferences)
 

@@ -67,7 +67,7 @@ def test_a_single_message_is_the_datum_and_the_answer_a_generated_text() -> None
     assert reading.task_type == "text_generation"
     assert (reading.model, reading.response_id, reading.action) == ("llama", "chatcmpl-1", "chat")
     assert reading.standard == {"stream": False, "finish_reason": "stop"} | COUNTED
-    assert (reading.ok, reading.error, reading.problem) == (None, None, None)
+    assert (reading.error, reading.problem) == (None, None)
 
 
 def test_the_only_image_is_the_datum_and_the_answer_is_to_the_prompt() -> None:
@@ -239,7 +239,7 @@ def test_a_stream_that_breaks_off_is_read_as_far_as_it_came() -> None:
 def test_an_error_inside_a_stream_is_a_failure() -> None:
     error = {"error": {"message": "out of memory"}}
     reading = read_stream(make_chunk(0, delta={"content": "Th"}), error)
-    assert (reading.ok, reading.error) == (False, "out of memory")
+    assert reading.error == "out of memory"
 
 
 def test_the_error_text_is_found() -> None:
@@ -251,7 +251,7 @@ def test_the_error_text_is_found() -> None:
     ]
     for answer, error in answers:
         reading = read_chat(USER, answer, status=400)
-        assert (reading.ok, reading.error) == (None, error)
+        assert reading.error == error
         assert list_data(reading) == [b"How many cats?"]
         assert reading.inferences[0].response is not None
 

@@ -5,9 +5,9 @@ import struct
 from typing import Any, TypeAlias
 
 from inference_store.proxy.exchange import Exchange, Headers
+from inference_store.proxy.protocols import tensors
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
-from inference_store.proxy.protocols.tensors import InferRequest, InferResponse
-from inference_store.proxy.protocols.v2 import V2_REST, Message
+from inference_store.proxy.protocols.v2 import V2_REST, parse
 from tests.unit.proxy.protocols import exchanged
 
 JPEG = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"
@@ -38,12 +38,12 @@ def read(request: Any, response: Any = b"", model: Model | None = None, **more: 
     return read_exchange(make_exchange(request, response, **more), model)
 
 
-def parse_request(document: dict[str, Any]) -> InferRequest:
-    return Message(encode_body(document)).request()
+def parse_request(document: dict[str, Any]) -> tensors.Content:
+    return parse(encode_body(document), "request")
 
 
-def parse_response(document: dict[str, Any]) -> InferResponse:
-    return Message(encode_body(document)).response()
+def parse_response(document: dict[str, Any]) -> tensors.Content:
+    return parse(encode_body(document), "response")
 
 
 def make_tensor(datatype: str, shape: list[int], *, name: str = "x", **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from inference_store.inference.json_text import Number
 from inference_store.proxy.protocols.protocol import MOST_INFERENCES, Model
 from inference_store.proxy.protocols.tensor_datum import arguments_of, datum_of, has_image
 from inference_store.proxy.protocols.tensor_reading import Split, split
-from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
+from inference_store.proxy.protocols.tensors import Content, Tensor
 
 from .calls import (
     JPEG,
@@ -169,7 +169,7 @@ def test_outputs_that_do_not_match_keep_the_request_whole() -> None:
     request = parse_request({"inputs": AB})
     for outputs in ([], [texts("A", "B", "C")], [texts("A")] * 3):
         divided = split(request, parse_response({"outputs": outputs}), VISION)
-        assert [list(share.inputs) for share in divided.shares] == [request.inputs]
+        assert [list(share.inputs) for share in divided.shares] == [request.tensors]
         assert "do not match" in (divided.problem or "")
 
 
@@ -183,11 +183,11 @@ def test_without_an_answer_a_request_is_split_all_the_same() -> None:
 def test_too_many_are_kept_as_one() -> None:
     many = MOST_INFERENCES + 1
     for inputs in (
-        [Tensor(datatype="BYTES", values=[b"a"] * many)],
+        [Tensor(datatype="BYTES", raw=prefix_lengths(*[b"a"] * many))],
         [Tensor(datatype="BYTES")] * many,
-        [Tensor(datatype="INT8", values=[1] * many)],
+        [Tensor(datatype="INT8", raw=b"\1" * many)],
     ):
-        divided = split(InferRequest(inputs=inputs), None, BATCHED)
+        divided = split(Content(tensors=inputs), None, BATCHED)
         assert len(divided.shares) == 1
         assert divided.problem == f"more than {MOST_INFERENCES} inputs: kept as one inference"
 
@@ -197,9 +197,12 @@ def test_raw_tensors_are_divided() -> None:
     scores = Tensor(name="s", datatype="UINT16", shape=(2, 2), raw=bytes(range(8)))
     raw = prefix_lengths(b"a", b"", b"c", b"d")
     labels = Tensor(name="l", datatype="BYTES", shape=(2, 2), raw=raw)
-    response = InferResponse(outputs=[scores, labels])
-    shares = split(InferRequest(inputs=[pictures]), response, VISION).shares
-    assert [[tensor.values for tensor in share.inputs] for share in shares] == [[[JPEG]], [[PNG]]]
+    response = Content(tensors=[scores, labels])
+    shares = split(Content(tensors=[pictures]), response, VISION).shares
+    assert [[tensor.raw for tensor in share.inputs] for share in shares] == [
+        [prefix_lengths(JPEG)],
+        [prefix_lengths(PNG)],
+    ]
     assert [[output.raw for output in share.outputs or ()] for share in shares] == [
         [bytes(range(4)), prefix_lengths(b"a", b"")],
         [bytes(range(4, 8)), prefix_lengths(b"c", b"d")],
@@ -208,9 +211,9 @@ def test_raw_tensors_are_divided() -> None:
 
 
 def test_a_request_without_inputs_is_one() -> None:
-    for response in (None, InferResponse(), parse_response({"outputs": []})):
+    for response in (None, Content(), parse_response({"outputs": []})):
         for model in (UNKNOWN, VISION, BATCHED, TEXT):
-            assert len(split(InferRequest(), response, model).shares) == 1
+            assert len(split(Content(), response, model).shares) == 1
 
 
 # The datum of an inference.
@@ -219,7 +222,7 @@ PROMPT = "text/plain; charset=utf-8"
 
 
 def parse_inputs(*documents: dict[str, Any]) -> list[Tensor]:
-    return list(parse_request({"inputs": list(documents)}).inputs)
+    return list(parse_request({"inputs": list(documents)}).tensors)
 
 
 def encode_base64(data: bytes) -> str:
@@ -259,13 +262,13 @@ def test_an_element() -> None:
 
 EXACT = b"[ [0.10, 1e400, 12345678901234567890] ]"
 INT16 = Tensor(datatype="INT16", shape=(2,))
-RAW, TYPED = replace(INT16, raw=b"\1\0\2\0"), replace(INT16, values=[1, 2])
+RAW = replace(INT16, raw=b"\1\0\2\0")
+TYPED = replace(RAW, is_typed=True)
 FP32 = Tensor(datatype="FP32", shape=(1, 2), data=EXACT)
 BROKEN = Tensor(datatype="BYTES", raw=b"\1")
 TENSORS: dict[str, tuple[Tensor, bytes | None, str | None]] = {
     "raw": (Tensor(datatype="BYTES", raw=prefix_lengths(JPEG)), JPEG, None),
-    "a value": (Tensor(datatype="BYTES", values=[JPEG]), JPEG, None),
-    "coded": (Tensor(datatype="BYTES", values=[b64encode(JPEG)]), JPEG, None),
+    "coded": (Tensor(datatype="BYTES", raw=prefix_lengths(b64encode(JPEG))), JPEG, None),
     "numbers": (FP32, EXACT, "application/json; datatype=FP32; shape=1x2"),
     "raw numbers": (RAW, b"\1\0\2\0", "application/octet-stream; datatype=INT16; shape=2"),
     "typed": (TYPED, b"[1,2]", "application/json; datatype=INT16; shape=2"),
@@ -328,12 +331,12 @@ def test_arguments_keep_their_numbers_and_stay_small() -> None:
 
 def test_recognises_images() -> None:
     for tensor, expected in (
-        (Tensor(datatype="BYTES", values=[JPEG]), True),
-        (Tensor(datatype="BYTES", values=[b64encode(PNG)]), True),
-        (Tensor(datatype="BYTES", values=[b"RIFF\1\2\3\4WEBPVP8 "]), True),
-        (Tensor(datatype="BYTES", values=[b"text"]), False),
-        (Tensor(datatype="BYTES", values=[JPEG, JPEG]), False),
-        (Tensor(datatype="BYTES", values=[]), False),
+        (Tensor(datatype="BYTES", raw=prefix_lengths(JPEG)), True),
+        (Tensor(datatype="BYTES", raw=prefix_lengths(b64encode(PNG))), True),
+        (Tensor(datatype="BYTES", raw=prefix_lengths(b"RIFF\1\2\3\4WEBPVP8 ")), True),
+        (Tensor(datatype="BYTES", raw=prefix_lengths(b"text")), False),
+        (Tensor(datatype="BYTES", raw=prefix_lengths(JPEG, JPEG)), False),
+        (Tensor(datatype="BYTES", raw=prefix_lengths()), False),
         (Tensor(datatype="BYTES", raw=b"\1"), False),
     ):
         assert has_image(tensor) is expected, tensor
