@@ -13,6 +13,8 @@ MOVES: Final[dict[str, tuple[str, ...]]] = {
     "proxy_captures_dropped_total": ("no_budget",),
     # It must be zero: tests/integration/proxy/test_grpc_limits.py has calls that are refused.
     "proxy_refused_calls_total": (),
+    # None comes: tests/integration/proxy/test_cloud_events.py has all kinds of them.
+    **dict.fromkeys(("proxy_cloud_events_total", "proxy_cloud_events_waiting"), ()),
     "proxy_unstripped_calls_total": ("no_room",),
     "proxy_incomplete_captures_total": ("request_over_cap",),
     "proxy_trouble_total": ("object store",),

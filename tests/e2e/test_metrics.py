@@ -174,7 +174,8 @@ def _make_proxy_settings(port: int, folder: Path) -> dict[str, str]:
     """Return more settings of the proxy: no object store answers it, and little fits its memory."""
     config = folder / "proxy.yaml"
     config.write_text(
-        f"upstreams: [{{name: one, url: 'http://127.0.0.1:{port}', protocols: [v2]}}]\n"
+        f"upstreams: [{{name: one, url: 'http://127.0.0.1:{port}', protocols: [v2]}},"
+        " {name: logger, cloud_events: /events}]\n"
         "models: [{model: sampled, sampling: {share: 0}}, {model: bare, strip_metadata: true}]\n"
     )
     (folder / "spool").mkdir()

@@ -306,6 +306,7 @@ def by_name(text: bytes, span: Span) -> dict[str, Span]:
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SHORT: Final = 1024 * 1024
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def cut_members(text: bytes) -> dict[str, bytes]:
@@ -324,6 +325,18 @@ def cut_items(text: bytes, most: int | None = None) -> list[bytes]:
         with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return [bytes(value) for value in _ITEMS.decode(text)]
     return [text[slice(*it)] for it in islice(items(text, root(text)), most)]
+
+
+def cut_objects(text: bytes, most: int) -> list[dict[str, bytes]] | None:
+    """Return the members of each object in a list, as `cut_members` does, of many objects at least
+    `most`; None if an element is none. A long text is scanned once."""
+    if len(text) <= _SHORT:
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            found = _OBJECTS.decode(text)
+            return [{name: bytes(value) for name, value in each.items()} for each in found]
+    elements = cut_items(text, most)
+    is_of_objects = all(element.startswith(b"{") for element in elements)
+    return list(map(cut_members, elements)) if is_of_objects else None
 
 
 def _name(text: bytes) -> str:

@@ -142,14 +142,13 @@ def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
         dialect=work.dialect,
     )
     reading = work.call.protocol.read(exchange, work.call, model)
+    inferences, request = reading.inferences, exchange.request
+    is_none = exchange.transport == "grpc"  # of answers whose request is not known
+    if not request.parts and (is_none or not request.whole):
+        inferences = [replace(inference, data=None) for inference in inferences]
     # A header's metadata are about every inference; what the body says of one wins.
-    envelope = from_header(exchange.request_headers)
-    if envelope is None:
-        return reading
-    inferences = [
-        replace(inference, metadata=(envelope, *inference.metadata))
-        for inference in reading.inferences
-    ]
+    if (envelope := from_header(exchange.request_headers)) is not None:
+        inferences = [replace(each, metadata=(envelope, *each.metadata)) for each in inferences]
     return replace(reading, inferences=inferences)
 
 

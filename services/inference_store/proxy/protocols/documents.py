@@ -175,8 +175,6 @@ class Document:
     value: Any = field(default=None, repr=False)
     """Its JSON, or V2's content; None if it is null, empty, or unreadable."""
     problem: Problem | None = None
-    is_kept: bool = True
-    """False if no byte of it was kept."""
 
     @property
     def text(self) -> bytes:
@@ -221,7 +219,7 @@ class Document:
 def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
     """Read a body's bytes without content coding; still coded if that cannot be undone."""
     missing = Problem.missing(body, side)
-    document = Document(side, body.bytes, None, missing, body.whole or bool(body.parts))
+    document = Document(side, body.bytes, None, missing)
     try:
         return replace(document, raw=decode(body.bytes, headers))
     except NotDecoded as exc:

@@ -230,7 +230,7 @@ def read_inferences(
     request, answer = asked.value or Content(), answered.value or Content()
     divided = split(request, answered.value, model, stream=stream, is_bridged=run is not None)
     vision, alone = task_type_of(model.task_type).vision, len(divided.shares) == 1
-    whole = Datum(asked.raw if asked.is_kept else None)
+    whole = Datum(asked.raw)
     inferences: list[Inference] = []
     all_problems = [*problems, asked.problem, answered.problem, divided.problem]
     for share in divided.shares:

@@ -18,6 +18,7 @@ from inference_store.inference.json_text import (
     UnreadableJson,
     cut_items,
     cut_members,
+    cut_objects,
     read_json,
 )
 from inference_store.inference.stored_requests import BYTES
@@ -65,12 +66,12 @@ def parse(text: bytes, side: CaptureSide, *, flat: bool = False) -> Content:
 def _read_tensors(text: bytes, name: str) -> list[Tensor]:
     if not text.startswith(b"["):
         raise NotDecoded(f"`{name}` is not a list")
-    items = cut_items(text, _MOST_TENSORS + 1)
-    if len(items) > _MOST_TENSORS:
-        raise NotDecoded(f"`{name}` has more than {_MOST_TENSORS} elements")
-    if not all(item.startswith(b"{") for item in items):
+    objects = cut_objects(text, _MOST_TENSORS + 1)
+    if objects is None:
         raise NotDecoded(f"an element of `{name}` is not an object")
-    return [_read_tensor(cut_members(item), position) for position, item in enumerate(items)]
+    if len(objects) > _MOST_TENSORS:
+        raise NotDecoded(f"`{name}` has more than {_MOST_TENSORS} elements")
+    return [_read_tensor(members, position) for position, members in enumerate(objects)]
 
 
 def _read_tensor(members: dict[str, bytes], position: int) -> Tensor:

@@ -160,7 +160,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     missing = [Problem.missing(sent, "request"), Problem.missing(came, "response")]
     problem = join_problems(answer.problem for answer in answers)
     reading = read_inferences(
-        replace(request, is_kept=bool(sent.bytes)),
+        request,
         Document("response", came.bytes, merged, problem),
         model,
         stream=is_stream,

@@ -1,9 +1,11 @@
 """From an exchange to blobs and events: read back by what the ingester reads them with."""
 
 from io import BytesIO
+from operator import attrgetter
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -20,7 +22,7 @@ from inference_store.proxy.capture.prepare import (
 from inference_store.proxy.capture.segments import INLINE_BYTES
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols import Inference, Reading
+from inference_store.proxy.protocols import PROTOCOLS, Call, Inference, Protocol, Reading
 from tests.exchanges import CALL, exchange, png, request_body, response_body
 from tests.unit.inference.metadata.samples import make_item
 
@@ -112,9 +114,13 @@ def test_the_text_of_an_error_is_kept_clean_and_short() -> None:
     assert len(event.extras.error) == 4096
 
 
-def test_a_body_over_the_cap_is_recorded_without_its_bytes() -> None:
+REST = [protocol for protocol in PROTOCOLS.values() if protocol.transport == "rest"]
+
+
+@pytest.mark.parametrize("protocol", REST, ids=attrgetter("name"))
+def test_a_body_over_the_cap_is_recorded_without_its_bytes(protocol: Protocol) -> None:
     half = Body(parts=(b'{"inputs": [',), size=10_000, whole=False)
-    captured = prepare(exchange(request=half))
+    captured = capture(exchange(request=half), call=Call(protocol, "infer", "m"), model="detector")
     assert captured.events[0].data is None
     document = captured.find_metadata()
     assert document["request"]["messages"] is None
