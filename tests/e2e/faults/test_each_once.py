@@ -279,7 +279,7 @@ async def _check_calls(line: CaptureLine, killed: list[list[str]], after: list[s
         heir = [sum(report["published"] for report in each["reports"]) for each in running]
         # while the ingester is behind, what was published and not read yet has no other name
         unexplained = "unexplained" in reasons(accounts)
-        ended = states == [*(["ended"] * len(killed)), "running"]
+        ended = states == [*(["dead"] * len(killed)), "running"]
         return ended and heir == [len(after)] and not unexplained
 
     accounts = await line.settled(all_have_ended)

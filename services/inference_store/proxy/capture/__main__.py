@@ -176,7 +176,6 @@ class Recorder:
         work = [self._send_queued() for _ in range(UPLOAD_THREADS)]
         work += [
             _repeat(self._report, self._settings.proxy_report_seconds),
-            _repeat(self._write_status, _STATUS_SECONDS),
             _repeat(self._heed_lock, _EVERY_SECONDS),
             self._registrations.keep_current(),
         ]
@@ -187,6 +186,8 @@ class Recorder:
         began()
         inbox = Inbox(self._receive, self._note_end)
         receiving, _ = await self._loop.create_unix_connection(lambda: inbox, sock=self._connection)
+        # the first status says that it captures: the proxy is ready then
+        tasks.append(asyncio.create_task(_repeat(self._write_status, _STATUS_SECONDS)))
         await asyncio.to_thread(self._decode)
         await self._end(tasks)
         receiving.close()

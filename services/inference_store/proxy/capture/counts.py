@@ -63,6 +63,8 @@ class CounterId(IntEnum):
     """Serving: dropped, one number for each of REASONS."""
     DROPPED = 32
     """Capture: dropped, one number for each of REASONS."""
+    HAS_ENDED = 48
+    """1 once the outcome of all that was seen is known: its processes were not both killed."""
 
 
 CounterValues: TypeAlias = "memoryview[int]"
@@ -230,6 +232,7 @@ class Counts:
     def give_up(self) -> None:
         """Drop queued exchanges at the end, with the reason `left`, except those in the spool."""
         self._lose(self._handed, "left")
+        self.values[CounterId.HAS_ENDED] = 1
 
     def _unspooled(self, handed: int) -> int:
         """Return how many of so many exchanges have no outcome and are not in the spool."""
@@ -245,6 +248,11 @@ class Counts:
             self.values[CounterId.USED] += undecided
         if lost > 0:
             self.drop(reason, lost)
+
+    @property
+    def has_ended(self) -> bool:
+        """False if it lives, or was killed: what it saw since it was last stored nobody knows."""
+        return bool(self.values[CounterId.HAS_ENDED])
 
     @property
     def queued(self) -> int:

@@ -327,7 +327,7 @@ class Reporting:
         self._waiting: asyncio.Task[None] | None = None
 
     async def report_all(self, *, final: bool = False, seconds: float = _SECONDS) -> bool:
-        """Report on every producer, within `seconds` each; close a spool after its final report.
+        """Report on every producer, within `seconds` each; close a spool after its last report.
         Return whether Kafka took the one on our own, which is final if we end.
 
         If it did not, the numbers in the spool's lock tell the process that adopts it the same.
@@ -336,7 +336,8 @@ class Reporting:
             return False
         for folder in self._spools.adopted:
             is_settled = folder.counts.queued <= 0
-            if not await self._send(folder.counts, is_settled, seconds):
+            is_final = is_settled and folder.counts.has_ended
+            if not await self._send(folder.counts, is_final, seconds):
                 break
             if is_settled:
                 await asyncio.to_thread(self._spools.close_adopted, folder)

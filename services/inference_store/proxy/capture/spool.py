@@ -5,7 +5,7 @@
     <directory>/<producer>/<segment id>.tar  a segment (`segments.py`), written exchange by exchange
 
 Order: an exchange is written before it counts as spooled; its segment is removed after all its
-events are acknowledged, and the folder after the final report. A process that finds a lock that is
+events are acknowledged, and the folder after the last report. A process that finds a lock that is
 free goes on as that producer: it publishes its segments and reports on it, under its id and
 numbers. What was being written when its writer died is cut off.
 """
