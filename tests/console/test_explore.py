@@ -111,6 +111,7 @@ def test_a_silent_api_is_said(open_page: OpenPage) -> None:
     page.route("**/inferences/query", lambda _: None)
     with page.expect_request("**/inferences/query"):
         page.get_by_role("main").get_by_role("link", name=STREET, exact=True).click()
+    expect(page.get_by_role("combobox", name="Filter")).to_be_visible()
     page.clock.fast_forward(5000)
     said = page.get_by_text("The API has not responded for 5 seconds.")
     expect(said).to_contain_text("You can keep using what this page shows")

@@ -1,6 +1,7 @@
 """Truth by keys and by the mouse: picture after picture of a filter, saved behind what is shown."""
 
 import re
+from threading import Event
 from typing import Any
 
 import pytest
@@ -129,10 +130,11 @@ def test_what_was_not_saved_is_said_and_sent_again(street: Labelled, console: Co
     expect(page.get_by_text("7 of 10")).to_be_visible()
     uid = street.uid
     path = f"/v1/models/{STREET}/inferences/uid:{uid}/ground-truth"
-    refusals = iter([503])
+    is_busy = Event()
+    is_busy.set()
 
     def refuse(route: Any) -> None:
-        if next(refusals, None) and route.request.method == "PUT":
+        if is_busy.is_set() and route.request.method == "PUT":
             problem = {"title": "Busy", "detail": "It is busy.", "status": 503, "errors": []}
             route.fulfill(status=503, json=problem)
         else:
@@ -142,6 +144,7 @@ def test_what_was_not_saved_is_said_and_sent_again(street: Labelled, console: Co
     page.route("**/ground-truth", refuse)
     page.keyboard.press("w")
     expect(page.get_by_role("alert")).to_contain_text("It is busy.")
+    is_busy.clear()
     street.wait(uid)
     expect(page.get_by_role("alert")).to_have_count(0)
     page.unroute("**/ground-truth")

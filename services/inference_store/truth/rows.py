@@ -445,13 +445,13 @@ def _read_csv(file: IO[bytes], wanted: Collection[str]) -> _Raw:
 def _read_parquet(file: IO[bytes], wanted: Collection[str]) -> _Raw:
     try:
         from arro3.io import read_parquet  # noqa: PLC0415  (an extra)
-        from nanoarrow import ArrayStream  # noqa: PLC0415
 
-        with ArrayStream(read_parquet(file)) as stream:
-            names = [field.name for field in stream.schema.fields]
-            _check_columns(wanted, names)
-            for line, values in enumerate(stream.iter_tuples(), 1):
-                yield line, dict(zip(names, map(_decode, values), strict=True))
+        batches = read_parquet(file)
+        names = batches.schema.names
+        _check_columns(wanted, names)
+        rows = (row for batch in batches for row in zip(*batch.columns, strict=True))
+        for line, row in enumerate(rows, 1):
+            yield line, {name: _decode(it.as_py()) for name, it in zip(names, row, strict=True)}
     except ImportError:
         message = "this service cannot read Parquet: install inference-store[parquet], or send CSV"
         raise Invalid.of("body", message) from None

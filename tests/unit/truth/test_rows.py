@@ -145,6 +145,17 @@ def test_binary_columns_of_parquet_are_text() -> None:
     ]
 
 
+def test_decimals_of_parquet_are_exact() -> None:
+    numbers = ["-1.50", "-0.01", "-123456789012345678901234567890.25", "3.00"]
+    decimals = Array(numbers, DataType.utf8()).cast(DataType.decimal128(38, 2))
+    ids = Array(["a", "b", "c", "d"], DataType.utf8())
+    table = Table.from_arrays([ids, decimals], names=["inference_id", "value"])
+    write_parquet(table, file := BytesIO())
+    rows = read(file.getvalue(), PARQUET)
+    values = [row.set.items[0].value for row in rows if isinstance(row, Row)]
+    assert values == [Decimal(number) for number in numbers]
+
+
 def test_a_broken_parquet_file_says_what_to_do() -> None:
     whole = write(label=["cat"])
     for broken in (whole[:-4], whole[:8] + bytes(20) + whole[28:], b"", b"PAR1PAR1"):
