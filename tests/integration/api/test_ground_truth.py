@@ -93,15 +93,15 @@ async def test_set_read_replaced_and_deleted(api: Api, minio_server: S3) -> None
     await api.run_retention()
     assert [one["source"] for one in (await api.read(make_path("one")))["sets"]] == ["inspector"]
     assert count_with(minio_server, api.bucket, b'"label":"car"') == 0
-    # an old ETag is not that of a set that begins anew
-    anew = await put(api, "one", _BOX, {"label": "lamp"}, headers={"If-Match": '"0"'})
-    assert (anew.status_code, anew.json()["revision"]) == (200, 1)
+    # a new set does not match the ETag of the one that was deleted
+    created = await put(api, "one", _BOX, {"label": "lamp"}, headers={"If-Match": '"0"'})
+    assert (created.status_code, created.json()["revision"]) == (200, 1)
     for late in (
         await put(api, "one", headers={"If-Match": tag}),
         await api.delete(make_path("one"), headers={"If-Match": tag}),
     ):
         assert late.status_code == 412
-    headers = {"If-Match": anew.headers["ETag"]}
+    headers = {"If-Match": created.headers["ETag"]}
     assert (await api.delete(make_path("one"), headers=headers)).status_code == 204
     noted = await api.fetch(
         select(audit.c.detail).where(audit.c.action == "ground_truth_changed").order_by(audit.c.id)

@@ -176,12 +176,13 @@ class Recorder:
         work = [self._send_queued() for _ in range(UPLOAD_THREADS)]
         work += [
             _repeat(self._report, self._settings.proxy_report_seconds),
-            _repeat(self._heed_lock, _EVERY_SECONDS),
+            _repeat(self._heed_lock, _EVERY_SECONDS, after=_EVERY_SECONDS),
             self._registrations.keep_current(),
         ]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        tasks.append(asyncio.create_task(self._heed_lock()))
         # a server that hangs is not waited for
-        await asyncio.wait({asyncio.create_task(self._heed_lock())}, timeout=_LOCK_SECONDS)
+        await asyncio.wait(tasks[-1:], timeout=_LOCK_SECONDS)
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
         began()
         inbox = Inbox(self._receive, self._note_end)
@@ -356,7 +357,10 @@ class Recorder:
         await asyncio.to_thread(self._spools.close, is_reported=is_reported)
 
 
-async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:
+async def _repeat(
+    work: Callable[[], Awaitable[None]], seconds: float, *, after: float = 0.0
+) -> None:
+    await asyncio.sleep(after)
     while True:
         await work()
         await asyncio.sleep(seconds)

@@ -143,8 +143,8 @@ def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
     )
     reading = work.call.protocol.read(exchange, work.call, model)
     inferences, request = reading.inferences, exchange.request
-    is_none = exchange.transport == "grpc"  # of answers whose request is not known
-    if not request.parts and (is_none or not request.whole):
+    # nothing of it was kept; over gRPC its answers may have come without it
+    if not request.parts and (exchange.transport == "grpc" or not request.whole):
         inferences = [replace(inference, data=None) for inference in inferences]
     # A header's metadata are about every inference; what the body says of one wins.
     if (envelope := from_header(exchange.request_headers)) is not None:
